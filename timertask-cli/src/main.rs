@@ -1,0 +1,2 @@
+//! The program `timertask`.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Schedules: what fires when. Pure: no thread, lock or clock.
