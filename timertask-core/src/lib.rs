@@ -1,4 +1,7 @@
 //! Schedules, rules and the engine of timertask.
 
+pub mod clock;
+pub mod key;
 pub mod schedule;
+pub mod seam;
 pub mod time;
