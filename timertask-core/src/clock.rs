@@ -4,7 +4,8 @@
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::{Arc, Condvar, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Condvar, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::time::Timestamp;
@@ -112,16 +113,15 @@ pub trait Driver: Send + Sync {
 #[derive(Clone, Default)]
 pub struct Signal(Arc<SignalInner>);
 
+/// Flag and counters are atomics, so that looking costs no lock and notifying no system call while nobody is parked.
+/// The lock only closes the gap between a parker's last look and its sleep.
 #[derive(Default)]
 struct SignalInner {
-    state: std::sync::Mutex<SignalState>,
+    set: AtomicBool,
+    pokes: AtomicU64,
+    parked: AtomicUsize,
+    gate: std::sync::Mutex<()>,
     wake: Condvar,
-}
-
-#[derive(Default)]
-struct SignalState {
-    set: bool,
-    pokes: u64,
 }
 
 impl Signal {
@@ -131,47 +131,56 @@ impl Signal {
         Self::default()
     }
 
-    /// Sets the flag and wakes a waiter. Cheap where it is set already.
+    /// Sets the flag and wakes a waiter. Cheap where it is set already, and where nobody waits.
     pub fn notify(&self) {
-        let mut state = self.lock();
-        if !state.set {
-            state.set = true;
-            drop(state);
-            self.0.wake.notify_all();
+        // Always a write, also where the flag is set: what the caller did before becomes visible to the taker.
+        if !self.0.set.swap(true, Ordering::AcqRel) {
+            self.0.ring();
         }
     }
 
     /// Whether the flag is set.
     #[must_use]
     pub fn is_set(&self) -> bool {
-        self.lock().set
+        self.0.set.load(Ordering::Acquire)
     }
 
     /// Takes the notification: whether the flag was set, which it no longer is.
     #[must_use]
     pub fn take(&self) -> bool {
-        std::mem::take(&mut self.lock().set)
+        self.is_set() && self.0.set.swap(false, Ordering::AcqRel)
     }
 
     /// Wakes those in [`park`](Self::park) without setting the flag. For clocks: time has passed, look again.
     pub fn poke(&self) {
-        self.lock().pokes += 1;
-        self.0.wake.notify_all();
+        self.0.pokes.fetch_add(1, Ordering::Release);
+        self.0.ring();
+    }
+
+    /// How often the signal was poked so far; for [`park`](Self::park).
+    #[must_use]
+    pub fn pokes(&self) -> u64 {
+        self.0.pokes.load(Ordering::Acquire)
     }
 
     /// Waits until the flag is set, somebody [`poke`](Self::poke)s, or `limit` of real time has passed. Does not
-    /// take the flag. For clocks; everybody else waits through [`Clock::wait`].
+    /// take the flag. `since` is [`pokes`](Self::pokes) from before the caller looked whether it has to wait: a poke
+    /// since then is not missed. For clocks; everybody else waits through [`Clock::wait`].
     ///
     /// # Blocking
-    /// Up to `limit`, without one until set or poked. A poke that came before the call is not seen.
-    pub fn park(&self, limit: Option<Duration>) {
-        let state = self.lock();
-        let before = state.pokes;
-        let asleep = |s: &mut SignalState| !s.set && s.pokes == before;
+    /// Up to `limit`, without one until set or poked.
+    pub fn park(&self, since: u64, limit: Option<Duration>) {
+        let inner = &*self.0;
+        let gate = inner.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.parked.fetch_add(1, Ordering::Relaxed);
+        // Pairs with the fence in `ring`: either this thread sees the flag, or the notifier sees this thread.
+        fence(Ordering::SeqCst);
+        let asleep = |_: &mut ()| !self.is_set() && self.pokes() == since;
         match limit {
-            Some(limit) => drop(self.0.wake.wait_timeout_while(state, limit, asleep)),
-            None => drop(self.0.wake.wait_while(state, asleep)),
+            Some(limit) => drop(inner.wake.wait_timeout_while(gate, limit, asleep)),
+            None => drop(inner.wake.wait_while(gate, asleep)),
         }
+        inner.parked.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether both are the same signal.
@@ -179,9 +188,16 @@ impl Signal {
     pub fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, SignalState> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl SignalInner {
+    fn ring(&self) {
+        fence(Ordering::SeqCst);
+        if self.parked.load(Ordering::Relaxed) > 0 {
+            // Through the gate once: a parker that has looked already is asleep by then.
+            drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
+            self.wake.notify_all();
+        }
     }
 }
 
@@ -217,6 +233,7 @@ impl Clock for SystemClock {
 
     fn wait(&self, signal: &Signal, until: Option<Until>) -> Wake {
         loop {
+            let since = signal.pokes();
             if signal.take() {
                 return Wake::Signal;
             }
@@ -228,7 +245,7 @@ impl Clock for SystemClock {
             if limit.is_some_and(|d| d.is_zero()) {
                 return Wake::Time;
             }
-            signal.park(limit);
+            signal.park(since, limit);
         }
     }
 
