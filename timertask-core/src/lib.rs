@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod key;
+pub mod memory;
 pub mod rules;
 pub mod schedule;
 pub mod seam;

@@ -69,6 +69,15 @@ pub fn started(now: Timestamp, slot: &SlotRow) -> bool {
     was && slot.key.request.is_none() && slot.key.at.timestamp() <= now
 }
 
+/// The fence of the next grant after `last`: one more, or the clock in microseconds where that is later, so that fences
+/// rise also after a store lost its counter. `None` where no higher one is left, which only a damaged row can bring about.
+#[must_use]
+pub fn next_fence(last: Fence, now: Timestamp) -> Option<Fence> {
+    let by_clock = u64::try_from(now.as_micros()).unwrap_or(0).min(FENCE_BY_CLOCK);
+    let fence = last.as_u64().saturating_add(1).max(by_clock);
+    (fence <= FENCE_MAX).then_some(Fence::from_u64(fence))
+}
+
 /// Decides a claim. It compares no lease end: a running slot is held until it has ended, whoever asks and when.
 pub fn claim(now: Timestamp, request: &ClaimRequest, rows: &ClaimRows<'_>) -> (Claim, Change) {
     let mut change = Change::default();
@@ -206,13 +215,8 @@ fn mark_older(request: &ClaimRequest, older: &[SlotRow], change: &mut Change) {
 }
 
 fn grant(now: Timestamp, request: &ClaimRequest, plan: &PlanRow, slot: Option<&SlotRow>, change: &mut Change) -> Claim {
-    let by_clock = u64::try_from(now.as_micros()).unwrap_or(0).min(FENCE_BY_CLOCK);
-    let fence = plan.fence.as_u64().saturating_add(1).max(by_clock);
-    if fence > FENCE_MAX {
-        // Only a damaged row comes here. Without a higher fence nothing may start.
-        return Claim::Refused(Refusal::Full);
-    }
-    let fence = Fence::from_u64(fence);
+    // Only a damaged row has used up its fences. Without a higher one nothing may start.
+    let Some(fence) = next_fence(plan.fence, now) else { return Claim::Refused(Refusal::Full) };
     let attempt = slot.map_or(0, |row| row.attempt).saturating_add(1);
     let lease_end = now.saturating_add(request.ttl);
     change.plan = Some(PlanRow { fence, ..plan.clone() });

@@ -24,7 +24,7 @@ use crate::key::PlanKey;
 use crate::seam::{NotStarted, PlanRow, RangeRow, SlotRow, SlotState};
 use crate::time::{Timestamp, Trigger};
 
-pub use claim::{ClaimRows, Needs, claim, needs, started};
+pub use claim::{ClaimRows, Needs, claim, needs, next_fence, started};
 pub use end::{Look, end, lapsed, renew};
 pub use plan::{PlanRows, plan};
 pub use purge::{Purge, PurgeRows, purge};
