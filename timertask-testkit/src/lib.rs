@@ -1,8 +1,15 @@
 //! What tests of timertask, and of services that use it, are made of.
 //!
 //! * [`FakeClock`]: a clock that stands still until a test advances it, and drives the engine's rooms one at a time.
+//! * [`Faulty`]: a store whose calls fail, get lost, come late or twice.
+//! * [`MemLedger`] and [`LocalMutex`], the built-in stores, which schedulers of one process may share.
 
 pub mod clock;
+pub mod faulty;
 mod random;
 
 pub use clock::{ClockView, FakeClock, Trace};
+pub use faulty::{Call, Fault, Faulty};
+
+#[doc(no_inline)]
+pub use timertask_core::memory::{LocalMutex, MemLedger};

@@ -23,6 +23,14 @@ impl Random {
         let wide = u128::from(self.next()) * u128::from(n);
         u64::try_from(wide >> 64).unwrap_or(0)
     }
+
+    /// True with this probability.
+    pub(crate) fn chance(&mut self, probability: f64) -> bool {
+        // 53 bits make an exact f64 in [0, 1).
+        #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+        let unit = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
+        unit < probability
+    }
 }
 
 /// The finaliser: every bit of `z` decides about every bit of the answer.
@@ -48,6 +56,6 @@ mod tests {
         let mut random = Random::new(7);
         let drawn: Vec<u64> = (0..200).map(|_| random.below(3)).collect();
         assert!(drawn.iter().all(|n| *n < 3) && (0..3).all(|n| drawn.contains(&n)));
-        assert_eq!(random.below(0), 0);
+        assert!(!random.chance(0.0) && random.chance(1.0) && random.below(0) == 0);
     }
 }
