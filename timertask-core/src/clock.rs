@@ -28,6 +28,9 @@ pub trait Clock: Send + Sync {
     /// Waits until `signal` is notified or `until` is reached, and takes the notification where there is one. A
     /// notification that came before the call is not lost: the call returns at once.
     ///
+    /// A wait for a wall instant also ends, with [`Wake::Time`], when wall time is noticed to have been set back, so that
+    /// whoever planned by it can plan anew.
+    ///
     /// # Blocking
     /// Blocks up to `until`; without one until the signal is notified.
     fn wait(&self, signal: &Signal, until: Option<Until>) -> Wake;
@@ -75,7 +78,7 @@ pub enum Until {
 pub enum Wake {
     /// The signal was notified; the notification is taken.
     Signal,
-    /// The instant was reached.
+    /// The instant was reached, or wall time was set back while it was waited for.
     Time,
 }
 
@@ -232,6 +235,7 @@ impl Clock for SystemClock {
     }
 
     fn wait(&self, signal: &Signal, until: Option<Until>) -> Wake {
+        let mut seen = Timestamp::from_micros(i64::MIN);
         loop {
             let since = signal.pokes();
             if signal.take() {
@@ -239,7 +243,14 @@ impl Clock for SystemClock {
             }
             let limit = match until {
                 None => None,
-                Some(Until::Wall(t)) => Some(t.since(self.now()).min(LONGEST_SLEEP)),
+                Some(Until::Wall(t)) => {
+                    let now = self.now();
+                    if now < seen {
+                        return Wake::Time;
+                    }
+                    seen = now;
+                    Some(t.since(now).min(LONGEST_SLEEP))
+                }
                 Some(Until::Monotonic(t)) => Some(t.saturating_sub(self.monotonic())),
             };
             if limit.is_some_and(|d| d.is_zero()) {

@@ -330,12 +330,16 @@ impl Fingerprint {
     /// The fingerprint of these parts, each ended by its length, so that no two lists run together.
     #[must_use]
     pub fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let mut hash = FNV_OFFSET;
-        for part in parts {
-            hash = fnv(hash, part);
-            hash = fnv(hash, &(part.len() as u64).to_le_bytes());
-        }
-        Self(hash)
+        parts.into_iter().fold(Self::EMPTY, Self::and)
+    }
+
+    /// Of no parts at all.
+    pub const EMPTY: Self = Self(FNV_OFFSET);
+
+    /// With one part more.
+    #[must_use]
+    pub fn and(self, part: &[u8]) -> Self {
+        Self(fnv(fnv(self.0, part), &(part.len() as u64).to_le_bytes()))
     }
 }
 

@@ -1,18 +1,47 @@
 //! Schedules, rules and the engine of timertask.
+//!
+//! Most users depend on the crate `timertask`, which re-exports this one with the stores.
 
+mod budget;
+mod builder;
 pub mod clock;
+mod engine;
+mod error;
+mod fingerprint;
+mod job;
 pub mod key;
 pub mod memory;
+mod observer;
+mod plan;
+mod reconcile;
+mod record;
 pub mod rules;
+mod run;
 pub mod schedule;
+mod scheduler;
 pub mod seam;
 pub mod time;
 
+pub use budget::RetryBudget;
+pub use builder::Builder;
+pub use clock::{Clock, SystemClock};
+pub use engine::{Health, LATENESS_BUCKETS, Lateness, Stats};
+pub use error::{CloseError, SchedulerError, StartError};
+pub use job::{BoxError, Job, Jobs, Permanent, PlanSource};
+pub use key::{Fence, Fingerprint, IdError, InstanceId, Namespace, PlanId, RequestId, SlotKey};
+pub use memory::{LocalMutex, MemLedger};
+pub use observer::{Event, Observer};
+pub use plan::{CatchUp, OnOrphan, Plan};
+pub use reconcile::{DropGuard, PlanChange, PlanError, PlanFailure, ReconcileReport};
+pub use record::{RunOutcome, RunRecord};
+pub use run::{Run, Stop, Window};
 pub use schedule::{
-    Between, Calendar, Dialect, Dst, DstError, EveryBase, Fold, Gap, Note, Occurrence, Schedule,
-    ScheduleOptions, SpecError, SpecField, SpecLimits, SpecProblem, SpecWarning, Swallowed,
-    SwallowedTime, Upcoming, ZONE_DATA_VERSION,
+    Between, Calendar, Dialect, Dst, DstError, EveryBase, Fold, Gap, Note, Occurrence, Schedule, ScheduleOptions,
+    SpecError, SpecField, SpecLimits, SpecProblem, SpecWarning, Swallowed, SwallowedTime, Upcoming, ZONE_DATA_VERSION,
 };
+pub use scheduler::{CloseReport, PlanStatus, PlanView, Scheduler, StillRunning};
+pub use seam::{Board, Ending, Ledger, Mutex, NotStarted, Overlap, RunKind, StoreError, StoreErrorKind};
+pub use time::{Timestamp, Trigger};
 
 #[doc = include_str!("../docs/dialect.md")]
 pub mod dialect {}

@@ -49,86 +49,42 @@ impl Row {
 
     fn check(&self, dst: Dst, want: &[DateTime<Utc>]) {
         let schedule = self.parse(dst);
-        let got: Vec<_> = schedule
-            .upcoming(self.from())
-            .take(want.len())
-            .map(|o| o.instant)
-            .collect();
+        let got: Vec<_> = schedule.upcoming(self.from()).take(want.len()).map(|o| o.instant).collect();
         assert_eq!(got, want, "{} {dst} {}", self.id(), self.text("expr"));
         for pair in want.windows(2) {
-            assert_eq!(
-                schedule.prev_before(pair[1]),
-                Some(pair[0]),
-                "{} back",
-                self.id()
-            );
+            assert_eq!(schedule.prev_before(pair[1]), Some(pair[0]), "{} back", self.id());
         }
     }
 
     fn refused(&self) {
         let text = self.text("expr");
         let error = self.options().parse(text).expect_err(self.id());
-        assert!(
-            error.column() >= 1 && error.column() <= text.chars().count() + 1,
-            "{error}"
-        );
+        assert!(error.column() >= 1 && error.column() <= text.chars().count() + 1, "{error}");
         assert!(!error.allowed().is_empty(), "{error}");
     }
 }
 
 fn list(value: &Value) -> Option<Vec<DateTime<Utc>>> {
     let instants = value.as_array()?.iter();
-    let mut list: Vec<_> = instants
-        .map(|text| text.as_str().expect("text").parse().expect("an instant"))
-        .collect();
+    let mut list: Vec<_> = instants.map(|text| text.as_str().expect("text").parse().expect("an instant")).collect();
     list.dedup();
     Some(list)
 }
 
 fn rows() -> Vec<Row> {
     let text = include_str!("cases/expressions.jsonl");
-    text.lines()
-        .map(|line| Row(serde_json::from_str(line).expect("a row")))
-        .collect()
+    text.lines().map(|line| Row(serde_json::from_str(line).expect("a row"))).collect()
 }
 
 /// Disputed rows whose answer is a decision of ours, not one of the lists.
 const ACCEPTED: [&str; 3] = ["S-bad-004", "S-bad-030", "S-bad-067"];
 /// Disputed rows on which only the rule for day of month and day of week differs.
-const STAR_RULE: [&str; 6] = [
-    "S-act-002",
-    "S-basic-026",
-    "S-basic-027",
-    "S-basic-044",
-    "S-cal-004",
-    "S-cal-005",
-];
+const STAR_RULE: [&str; 6] = ["S-act-002", "S-basic-026", "S-basic-027", "S-basic-044", "S-cal-004", "S-cal-005"];
 /// Disputed rows where a whole local day is skipped or a zone moved for good; and the answer under `Dst::Auto`.
 const OWN: [(&str, &[&str]); 3] = [
-    (
-        "S-dst-057",
-        &[
-            "2018-05-03T23:45:00+08:30",
-            "2018-05-05T00:00:00+09:00",
-            "2018-05-05T23:45:00+09:00",
-        ],
-    ),
-    (
-        "S-dst-098",
-        &[
-            "2011-12-31T00:00:00+14:00",
-            "2012-01-06T09:00:00+14:00",
-            "2012-01-13T09:00:00+14:00",
-        ],
-    ),
-    (
-        "S-dst-100",
-        &[
-            "1993-08-20T12:00:00-12:00",
-            "1993-08-22T00:00:00+12:00",
-            "1993-08-22T12:00:00+12:00",
-        ],
-    ),
+    ("S-dst-057", &["2018-05-03T23:45:00+08:30", "2018-05-05T00:00:00+09:00", "2018-05-05T23:45:00+09:00"]),
+    ("S-dst-098", &["2011-12-31T00:00:00+14:00", "2012-01-06T09:00:00+14:00", "2012-01-13T09:00:00+14:00"]),
+    ("S-dst-100", &["1993-08-20T12:00:00-12:00", "1993-08-22T00:00:00+12:00", "1993-08-22T12:00:00+12:00"]),
 ];
 
 #[test]
@@ -191,10 +147,7 @@ fn dispute(row: &Row) {
 
 #[test]
 fn the_one_row_that_differs_has_an_instant_more() {
-    let row = rows()
-        .into_iter()
-        .find(|row| row.id() == "S-dst-096")
-        .expect("the row");
+    let row = rows().into_iter().find(|row| row.id() == "S-dst-096").expect("the row");
     let mut want = list(&row.0["next"]).expect("next");
     want.insert(1, "2021-03-28T04:00:00+03:00".parse().expect("an instant"));
     row.check(Dst::Auto, &want);

@@ -1,0 +1,35 @@
+//! The engine: one way, four rooms. `timer → claimer → workers → scribe`.
+//!
+//! A room is a struct with a `turn(now)`; its thread is a thin loop around it, or a clock's driver gives the turns.
+//! What the rooms share is [`Shared`]; they reach each other through mailboxes only.
+
+mod claimer;
+mod installed;
+mod live;
+mod mailbox;
+mod mutex_only;
+mod outbox;
+mod registry;
+mod reports;
+mod rooms;
+mod scribe;
+mod shared;
+mod stats;
+mod sweep;
+mod timer;
+mod walk;
+mod worker;
+
+pub(crate) use claimer::Claimer;
+pub(crate) use installed::{Installed, Policy, state};
+pub(crate) use outbox::GenerationOp;
+pub(crate) use registry::{Registry, Wanted};
+pub(crate) use reports::{OnRecord, Reports};
+pub(crate) use rooms::Rooms;
+pub(crate) use scribe::Scribe;
+pub use shared::Health;
+pub(crate) use shared::{Config, Defaults, Phase, ScribeMail, Shared};
+pub(crate) use stats::Counters;
+pub use stats::{LATENESS_BUCKETS, Lateness, Stats};
+pub(crate) use timer::{GroupKey, Timer, TimerMail};
+pub(crate) use worker::{Worker, is_inside, panic_text};

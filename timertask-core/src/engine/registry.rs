@@ -1,0 +1,146 @@
+//! The installed plans, by id, with what they share interned. Pure bookkeeping under one lock; no user code, no store.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use super::{Installed, Policy, state};
+use crate::key::{Fingerprint, PlanId};
+use crate::schedule::Schedule;
+
+/// A plan that a reconcile wants, checked and ready to be installed.
+pub(crate) struct Wanted {
+    pub(crate) id: PlanId,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) schedule: Schedule,
+    pub(crate) policy: Policy,
+    pub(crate) payload: Option<Arc<[u8]>>,
+    pub(crate) offset: u32,
+}
+
+#[derive(Default)]
+pub(crate) struct Registry {
+    table: HashTable<Arc<Installed>>,
+    hasher: DefaultHashBuilder,
+    schedules: HashSet<Arc<Schedule>>,
+    policies: HashSet<Arc<Policy>>,
+    next_seq: u32,
+    epoch: u32,
+    /// Disabled plans whose generation was asked to be closed, although they were not installed here.
+    closed: HashSet<PlanId>,
+    /// Plans that failed at the last reconcile, and why.
+    failed: HashMap<PlanId, String>,
+}
+
+impl Registry {
+    fn hash(&self, id: &str) -> u64 {
+        self.hasher.hash_one(id)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(crate) fn find(&self, id: &str) -> Option<&Arc<Installed>> {
+        self.table.find(self.hash(id), |plan| plan.id.as_str() == id)
+    }
+
+    pub(crate) fn get(&self, id: &PlanId) -> Option<Arc<Installed>> {
+        self.find(id.as_str()).cloned()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Installed>> {
+        self.table.iter()
+    }
+
+    pub(crate) fn ids(&self) -> Vec<PlanId> {
+        self.table.iter().map(|plan| plan.id.clone()).collect()
+    }
+
+    /// A number for a new reconcile, unlike that of the ones before.
+    pub(crate) fn next_epoch(&mut self) -> u32 {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.epoch
+    }
+
+    pub(crate) fn reserve(&mut self, n: usize) {
+        let hasher = &self.hasher;
+        self.table.reserve(n, |plan| hasher.hash_one(plan.id.as_str()));
+    }
+
+    /// Puts in a plan, in the place of what has its id; what that was.
+    pub(crate) fn install(&mut self, wanted: Wanted) -> (Arc<Installed>, Option<Arc<Installed>>) {
+        let Wanted { id, fingerprint, schedule, policy, payload, offset } = wanted;
+        let schedule = match self.schedules.get(&schedule) {
+            Some(there) => Arc::clone(there),
+            None => {
+                let new = Arc::new(schedule);
+                self.schedules.insert(Arc::clone(&new));
+                new
+            }
+        };
+        let policy = match self.policies.get(&policy) {
+            Some(there) => Arc::clone(there),
+            None => {
+                let new = Arc::new(policy);
+                self.policies.insert(Arc::clone(&new));
+                new
+            }
+        };
+        self.closed.remove(&id);
+        let seq = self.next_seq;
+        self.next_seq = self.next_seq.wrapping_add(1);
+        let plan = Arc::new(Installed::new(id, fingerprint, schedule, policy, payload, offset, seq, self.epoch));
+        let hash = self.hash(plan.id.as_str());
+        let before = match self.table.find_mut(hash, |there| there.id == plan.id) {
+            Some(there) => {
+                let before = std::mem::replace(there, Arc::clone(&plan));
+                before.set_state(state::GONE);
+                Some(before)
+            }
+            None => {
+                let hasher = &self.hasher;
+                self.table.insert_unique(hash, Arc::clone(&plan), |plan| hasher.hash_one(plan.id.as_str()));
+                None
+            }
+        };
+        (plan, before)
+    }
+
+    /// Takes out a plan.
+    pub(crate) fn remove(&mut self, id: &str) -> Option<Arc<Installed>> {
+        let hash = self.hash(id);
+        let entry = self.table.find_entry(hash, |plan| plan.id.as_str() == id).ok()?;
+        let (plan, _) = entry.remove();
+        plan.set_state(state::GONE);
+        Some(plan)
+    }
+
+    /// Forgets what nobody shares any more.
+    pub(crate) fn tidy(&mut self) {
+        self.schedules.retain(|schedule| Arc::strong_count(schedule) > 1);
+        self.policies.retain(|policy| Arc::strong_count(policy) > 1);
+    }
+
+    /// Whether a disabled plan that isn't installed must still be closed; asked once.
+    pub(crate) fn close_once(&mut self, id: &PlanId) -> bool {
+        self.closed.insert(id.clone())
+    }
+
+    /// The plans of this schedule no longer start anything: its calendar panicked.
+    pub(crate) fn fail_schedule(&self, schedule: &Schedule) {
+        for plan in self.table.iter().filter(|plan| *plan.schedule == *schedule) {
+            plan.deactivate(state::FAILED);
+        }
+    }
+
+    pub(crate) fn set_failed(&mut self, failed: HashMap<PlanId, String>) {
+        self.failed = failed;
+    }
+
+    pub(crate) fn failed(&self, id: &PlanId) -> Option<&str> {
+        self.failed.get(id).map(String::as_str)
+    }
+}

@@ -1,0 +1,381 @@
+//! What the rooms share: the seams, the configuration, the mailboxes, and how things stand.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use super::live::Live;
+use super::mailbox::Mailbox;
+use super::outbox::GenerationOp;
+use super::reports::Reports;
+use super::stats::Counters;
+use super::{Installed, Registry};
+use crate::budget::RetryBudget;
+use crate::clock::{Clock, Signal};
+use crate::engine::claimer::ClaimerMail;
+use crate::engine::timer::{GroupKey, TimerMail};
+use crate::engine::worker::Finished;
+use crate::job::Job;
+use crate::key::{InstanceId, Namespace, PlanId, PlanKey, SlotKey};
+use crate::observer::Event;
+use crate::plan::{CatchUp, OnOrphan};
+use crate::run::RunCell;
+use crate::schedule::{Calendar, Dialect, Dst, SpecLimits};
+use crate::seam::{Answer, Ledger, Mutex, Outcome, Overlap, StoreError, StoreErrorKind};
+use crate::time::{Timestamp, Trigger};
+
+/// A heartbeat lease lasts this long,
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+/// is renewed this often; the sweep comes as often.
+pub(crate) const RENEW_EVERY: Duration = Duration::from_secs(10);
+/// Trust ends this long before the lease does.
+pub(crate) const MARGIN: Duration = Duration::from_secs(2);
+
+/// What plans have where they don't say otherwise.
+#[derive(Clone, Debug)]
+pub(crate) struct Defaults {
+    pub(crate) zone: chrono_tz::Tz,
+    pub(crate) dst: Dst,
+    pub(crate) dialect: Dialect,
+    pub(crate) limits: SpecLimits,
+    pub(crate) every_from_install: bool,
+    pub(crate) overlap: Overlap,
+    pub(crate) catch_up: CatchUp,
+    pub(crate) start_window: Duration,
+    pub(crate) on_orphan: OnOrphan,
+    pub(crate) retry: Option<RetryBudget>,
+}
+
+/// What `start` fixed.
+pub(crate) struct Config {
+    pub(crate) namespace: Namespace,
+    pub(crate) instance: InstanceId,
+    pub(crate) version: Option<Arc<str>>,
+    pub(crate) concurrency: usize,
+    pub(crate) max_skew: Duration,
+    pub(crate) defaults: Defaults,
+    /// What the defaults contribute to derived fingerprints.
+    pub(crate) defaults_fingerprint: crate::key::Fingerprint,
+    /// The names that the router knows; `None`: any.
+    pub(crate) job_names: Option<std::collections::HashSet<Arc<str>>>,
+    pub(crate) calendars: std::collections::HashMap<Arc<str>, Arc<dyn Calendar>>,
+    pub(crate) drop_guard: Option<crate::reconcile::DropGuard>,
+    pub(crate) stale_sweep: Option<Box<dyn Fn() -> Result<(), crate::job::BoxError> + Send + Sync>>,
+    /// The ledger is this scheduler's own: claims may run ahead, and nobody else changes a generation.
+    pub(crate) exclusive: bool,
+}
+
+/// How far the scheduler has come in closing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    Open = 0,
+    /// No new starts; runs go on.
+    Closing = 1,
+    /// Rooms end as soon as they can; what is not recorded by then stays so.
+    Leaving = 2,
+}
+
+/// What reaches the scribe.
+pub(crate) enum ScribeMail {
+    /// A run has ended or was given back.
+    Finished(Finished),
+    /// Generations to open and close, in order.
+    Generations(Vec<GenerationOp>),
+    /// Slots of this plan may have been missed.
+    Walk(Arc<Installed>),
+    /// A made-up slot was answered: go on with the plan's gap.
+    CaughtUp(Arc<Installed>),
+    /// A calendar must be asked for a group's next trigger points.
+    Survey(GroupKey, Trigger),
+    /// The wall clock stepped back.
+    SteppedBack,
+    /// The claimer met a plan that the ledger does not know.
+    Unknown(Arc<Installed>),
+}
+
+/// What the rooms share. Held by them and by runs; the user's handle holds it too and closes it on its drop.
+pub(crate) struct Shared {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) ledger: Arc<dyn Ledger>,
+    pub(crate) mutex: Option<Arc<dyn Mutex>>,
+    pub(crate) job: Arc<dyn Job>,
+    pub(crate) config: Config,
+    pub(crate) reports: Reports,
+    pub(crate) counters: Counters,
+    pub(crate) live: Live,
+    registry: RwLock<Registry>,
+    pub(crate) timer: Mailbox<TimerMail>,
+    pub(crate) claimer: Mailbox<ClaimerMail>,
+    pub(crate) work: Mailbox<Arc<RunCell>>,
+    pub(crate) scribe: Mailbox<ScribeMail>,
+    /// The signals of the workers, one each.
+    pub(crate) worker_signals: Vec<Signal>,
+    /// Workers that have, or are about to get, a run.
+    pub(crate) busy: AtomicUsize,
+    /// Runs claimed and not yet taken by a worker.
+    pub(crate) queued: AtomicUsize,
+    /// Runs of slots that catch up; they have permits of their own.
+    pub(crate) catching_up: AtomicUsize,
+    /// The earliest monotonic deadline of a run that the scribe has not looked at, microseconds.
+    deadline: AtomicU64,
+    /// Reconciles so far.
+    pub(crate) reconciles: AtomicU64,
+    phase: AtomicU8,
+    /// Notified when a run is recorded, and when a room has ended.
+    pub(crate) progress: Signal,
+    /// The signals of loops that reconcile; notified when the scheduler closes.
+    pub(crate) loops: std::sync::Mutex<Vec<Signal>>,
+    /// Whether it was closed by `close_now`.
+    pub(crate) closed_now: AtomicBool,
+    pub(crate) rooms_left: AtomicUsize,
+    /// Rooms that may still hand something to the scribe.
+    pub(crate) senders_left: AtomicUsize,
+    pub(crate) pulse: Pulse,
+}
+
+/// How things stand, for `health()`.
+#[derive(Default)]
+pub(crate) struct Pulse {
+    pub(crate) last_tick: AtomicI64,
+    pub(crate) store_faulty: AtomicBool,
+    pub(crate) last_store_answer: AtomicI64,
+    pub(crate) skew_micros: AtomicI64,
+    pub(crate) skewed: AtomicBool,
+    pub(crate) last_fault: std::sync::Mutex<Option<String>>,
+    pub(crate) panicked: std::sync::Mutex<Vec<String>>,
+}
+
+/// How an instance is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Health {
+    /// Time since the timer last looked at its heap; it does so at each due instant and when plans change.
+    pub last_tick_age: Option<Duration>,
+    /// Whether the last call to the store succeeded.
+    pub store_reachable: bool,
+    /// Time since the store last answered; `None` where it never did.
+    pub store_answer_age: Option<Duration>,
+    /// The last fault of the store, in words, where it is not reachable.
+    pub store_fault: Option<String>,
+    /// The store's clock less this instance's, in microseconds, beyond what the call itself explains.
+    pub skew_micros: i64,
+    /// Whether the skew is beyond `max_skew`: nothing is started until it no longer is.
+    pub skewed: bool,
+    /// How many of the engine's threads are alive.
+    pub threads_alive: usize,
+    /// Threads of the engine that panicked; empty unless we have a bug.
+    pub threads_panicked: Vec<String>,
+    /// Whether the scheduler is closing or closed.
+    pub closing: bool,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        clock: Arc<dyn Clock>,
+        ledger: Arc<dyn Ledger>,
+        mutex: Option<Arc<dyn Mutex>>,
+        job: Arc<dyn Job>,
+        config: Config,
+        reports: Reports,
+    ) -> Self {
+        let workers = config.concurrency;
+        Self {
+            clock,
+            ledger,
+            mutex,
+            job,
+            config,
+            reports,
+            counters: Counters::default(),
+            live: Live::default(),
+            registry: RwLock::new(Registry::default()),
+            timer: Mailbox::new(),
+            claimer: Mailbox::new(),
+            work: Mailbox::new(),
+            scribe: Mailbox::new(),
+            worker_signals: (0..workers).map(|_| Signal::new()).collect(),
+            busy: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
+            catching_up: AtomicUsize::new(0),
+            deadline: AtomicU64::new(u64::MAX),
+            reconciles: AtomicU64::new(0),
+            phase: AtomicU8::new(Phase::Open as u8),
+            progress: Signal::new(),
+            loops: std::sync::Mutex::default(),
+            closed_now: AtomicBool::new(false),
+            rooms_left: AtomicUsize::new(0),
+            senders_left: AtomicUsize::new(0),
+            pulse: Pulse { last_store_answer: AtomicI64::new(i64::MIN), ..Pulse::default() },
+        }
+    }
+
+    pub(crate) fn registry(&self) -> RwLockReadGuard<'_, Registry> {
+        self.registry.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn registry_mut(&self) -> RwLockWriteGuard<'_, Registry> {
+        self.registry.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn plan_key(&self, id: &PlanId) -> PlanKey {
+        PlanKey::new(self.config.namespace.clone(), id.clone())
+    }
+
+    pub(crate) fn slot_key(&self, id: &PlanId, at: Trigger) -> SlotKey {
+        SlotKey { plan: self.plan_key(id), at, request: None }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Open,
+            1 => Phase::Closing,
+            _ => Phase::Leaving,
+        }
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.phase() != Phase::Open
+    }
+
+    /// Goes on to `phase`, never back, and wakes everybody.
+    pub(crate) fn go_to(&self, phase: Phase) {
+        self.phase.fetch_max(phase as u8, Ordering::AcqRel);
+        self.timer.signal().notify();
+        self.claimer.signal().notify();
+        self.scribe.signal().notify();
+        self.worker_signals.iter().for_each(Signal::notify);
+        self.loops.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Signal::notify);
+        self.progress.notify();
+    }
+
+    /// A run has this deadline from now on; the scribe fires its token then.
+    pub(crate) fn note_deadline(&self, at: Duration) {
+        let at = crate::time::micros(at).unsigned_abs();
+        if self.deadline.fetch_min(at, Ordering::AcqRel) > at {
+            self.scribe.signal().notify();
+        }
+    }
+
+    /// The earliest deadline noted.
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        match self.deadline.load(Ordering::Acquire) {
+            u64::MAX => None,
+            at => Some(Duration::from_micros(at)),
+        }
+    }
+
+    /// Forgets it, before all runs are looked through.
+    pub(crate) fn clear_deadline(&self) {
+        self.deadline.store(u64::MAX, Ordering::Release);
+    }
+
+    /// Wakes up to `n` workers. One that has work already just looks once more.
+    pub(crate) fn wake_workers(&self, n: usize) {
+        self.worker_signals.iter().take(n).for_each(Signal::notify);
+    }
+
+    /// Calls the ledger: contains panics, measures skew, notes faults. Never called under a lock.
+    pub(crate) fn store<T>(
+        &self,
+        call: &'static str,
+        f: impl FnOnce(&dyn Ledger) -> Outcome<T>,
+    ) -> Result<Answer<T>, StoreError> {
+        Counters::add(&self.counters.store_calls, 1);
+        let before = self.clock.now();
+        let answer = catch_unwind(AssertUnwindSafe(|| f(&*self.ledger))).unwrap_or_else(|panic| {
+            let said = super::worker::panic_text(panic);
+            Err(StoreError::new(StoreErrorKind::Internal, format!("{call} panicked: {said}")).unknown_outcome())
+        });
+        match &answer {
+            Ok(answer) => {
+                self.measure_skew(before, answer.now, self.clock.now());
+                self.pulse.last_store_answer.store(answer.now.as_micros(), Ordering::Relaxed);
+                if self.pulse.store_faulty.swap(false, Ordering::Relaxed) {
+                    log::info!(target: "timertask::store", "{}: the store answers again", self.config.instance);
+                    self.reports.event(&Event::StoreBack);
+                }
+            }
+            Err(error) => self.note_fault(call, error),
+        }
+        answer
+    }
+
+    /// Notes a fault of a store's call.
+    pub(crate) fn note_fault(&self, call: &'static str, error: &StoreError) {
+        Counters::add(&self.counters.store_faults, 1);
+        let text = match std::error::Error::source(error) {
+            None => error.to_string(),
+            Some(source) => format!("{error}: {source}"),
+        };
+        if !self.pulse.store_faulty.swap(true, Ordering::Relaxed) {
+            log::warn!(target: "timertask::store", "{}: {call}: {text}", self.config.instance);
+        }
+        *self.pulse.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        self.reports.event(&Event::StoreFault { call, error });
+    }
+
+    /// The store's now lies within the call where the clocks agree; what it lies outside is skew.
+    fn measure_skew(&self, before: Timestamp, store: Timestamp, after: Timestamp) {
+        let skew = if store < before {
+            store.as_micros().saturating_sub(before.as_micros())
+        } else if store > after.max(before) {
+            store.as_micros().saturating_sub(after.max(before).as_micros())
+        } else {
+            0
+        };
+        self.pulse.skew_micros.store(skew, Ordering::Relaxed);
+        let beyond = u128::from(skew.unsigned_abs()) > self.config.max_skew.as_micros();
+        if self.pulse.skewed.swap(beyond, Ordering::AcqRel) != beyond {
+            let (instance, max) = (&self.config.instance, self.config.max_skew);
+            if beyond {
+                log::error!(target: "timertask::engine", "{instance}: clock is {skew} µs off the store's, more than {max:?}: starts nothing until it isn't");
+            } else {
+                log::info!(target: "timertask::engine", "{instance}: clock agrees with the store's again");
+                self.claimer.signal().notify();
+            }
+            self.reports.event(&Event::Skew { micros: skew, beyond });
+        }
+    }
+
+    pub(crate) fn is_skewed(&self) -> bool {
+        self.pulse.skewed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        let now = self.clock.now();
+        let age = |at: i64| now.since(Timestamp::from_micros(at));
+        let tick = self.pulse.last_tick.load(Ordering::Relaxed);
+        let answered = self.pulse.last_store_answer.load(Ordering::Relaxed);
+        let faulty = self.pulse.store_faulty.load(Ordering::Relaxed);
+        Health {
+            last_tick_age: (tick != 0).then(|| age(tick)),
+            store_reachable: !faulty,
+            store_answer_age: (answered != i64::MIN).then(|| age(answered)),
+            store_fault: if faulty {
+                self.pulse.last_fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+            } else {
+                None
+            },
+            skew_micros: self.pulse.skew_micros.load(Ordering::Relaxed),
+            skewed: self.is_skewed(),
+            threads_alive: self.rooms_left.load(Ordering::Acquire),
+            threads_panicked: self.pulse.panicked.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            closing: self.is_closing(),
+        }
+    }
+}
+
+/// An answer must have one value for each request; another number is a store that answers nonsense, of which nothing
+/// is believed.
+pub(crate) fn matched<T>(
+    call: &'static str,
+    wanted: usize,
+    answer: Answer<Vec<T>>,
+) -> Result<Answer<Vec<T>>, StoreError> {
+    if answer.value.len() == wanted {
+        return Ok(answer);
+    }
+    let what = format!("{call} was asked for {wanted} answers and gave {}", answer.value.len());
+    Err(StoreError::new(StoreErrorKind::Internal, what).unknown_outcome())
+}

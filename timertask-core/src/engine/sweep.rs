@@ -1,0 +1,219 @@
+//! The sweep: what runners that are not heard of any more have left behind, and a look at the plans' rows.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::claimer::{Candidate, ClaimerMail};
+use super::outbox::Outbox;
+use super::shared::{RENEW_EVERY, Shared, matched};
+use super::walk::Walks;
+use super::{Installed, stats::Counters};
+use crate::key::{PlanId, PlanKey, SlotKey};
+use crate::observer::Event;
+use crate::plan::CatchUp;
+use crate::rules::Look;
+use crate::seam::{
+    EndOp, EndRequest, Ended, Ending, NotStarted, PageToken, PlanOp, PlanRow, Query, RunKind, SlotRow, SlotState,
+};
+use crate::time::Timestamp;
+
+/// Rows of one page, and of one look at the plans.
+const PAGE: usize = 256;
+const PLANS: usize = 1000;
+
+/// Comes every renewal interval; one page a turn.
+#[derive(Default)]
+pub(crate) struct Sweep {
+    next: Duration,
+    page: Option<PageToken>,
+    /// First looks at lapsed leases, and the sweep that last confirmed them.
+    looks: HashMap<SlotKey, (Look, u64)>,
+    round: u64,
+    /// Where the look at the plans goes on.
+    plans_after: Option<PlanId>,
+}
+
+impl Sweep {
+    pub(crate) fn new(first: Duration) -> Self {
+        Self { next: first, ..Self::default() }
+    }
+
+    pub(crate) fn due(&self) -> Duration {
+        self.next
+    }
+
+    pub(crate) fn turn(&mut self, shared: &Shared, mono: Duration, outbox: &mut Outbox, walks: &mut Walks) {
+        if mono < self.next {
+            return;
+        }
+        let query = Query::Lapsed {
+            namespace: shared.config.namespace.clone(),
+            max_skew: shared.config.max_skew,
+            after: self.page.take(),
+            limit: PAGE,
+        };
+        let Ok(answer) = shared.store("read", |ledger| ledger.read(&query)) else {
+            self.next = mono + Duration::from_secs(1);
+            return;
+        };
+        if shared.is_skewed() {
+            // It only measured: an instance whose clock is off neither accounts nor ends others' slots.
+            self.next = mono + Duration::from_secs(1);
+            return;
+        }
+        self.page = answer.value.more;
+        let now = answer.now;
+        let requests: Vec<_> =
+            answer.value.slots.iter().filter_map(|slot| self.consider(shared, slot, now, mono)).collect();
+        end(shared, &requests);
+        settle_open(shared, &answer.value.slots, now);
+        if self.page.is_some() {
+            return;
+        }
+        let round = self.round;
+        self.looks.retain(|_, (_, seen)| *seen == round);
+        self.round += 1;
+        self.next = mono + RENEW_EVERY;
+        self.look_at_plans(shared, outbox, walks);
+    }
+
+    /// What to do about a running slot of the page.
+    fn consider(&mut self, shared: &Shared, slot: &SlotRow, now: Timestamp, mono: Duration) -> Option<EndRequest> {
+        if slot.state != SlotState::Running {
+            return None;
+        }
+        let request = |op| EndRequest { key: slot.key.clone(), fence: slot.fence, op };
+        let Some(look) = Look::at(slot, now, mono) else {
+            return Some(request(EndOp::CutLease { max_skew: shared.config.max_skew }));
+        };
+        let (first, seen) = self.looks.entry(slot.key.clone()).or_insert((look, self.round));
+        *seen = self.round;
+        if first.fence != look.fence || first.lease_end != look.lease_end {
+            *first = look;
+            return None;
+        }
+        let attempts_allowed = installed(shared, &slot.key).map_or(1, |p| p.policy.on_orphan.attempts_allowed());
+        first.confirmed_by(&look, RENEW_EVERY).then(|| request(EndOp::Expire { attempts_allowed }))
+    }
+
+    /// Looks at some of the rows that the ledger has of plans, in turn: foreign generations, clocks that ran ahead,
+    /// cursors that lag behind.
+    fn look_at_plans(&mut self, shared: &Shared, outbox: &mut Outbox, walks: &mut Walks) {
+        let query =
+            Query::Plans { namespace: shared.config.namespace.clone(), after: self.plans_after.take(), limit: PLANS };
+        let Ok(answer) = shared.store("read", |ledger| ledger.read(&query)) else { return };
+        let full = answer.value.plans.len() >= PLANS;
+        for (key, row) in &answer.value.plans {
+            let Some(id) = &key.plan else { continue };
+            let Some(plan) = shared.registry().get(id) else { continue };
+            if !plan.is_active() {
+                continue;
+            }
+            outbox.look(shared, &plan, row, answer.now);
+            if !plan.schedule.has_calendar() && lags(&plan, row, answer.now) {
+                walks.want(plan);
+            }
+        }
+        if full {
+            self.plans_after = answer.value.plans.last().and_then(|(key, _)| key.plan.clone());
+        }
+    }
+}
+
+/// Whether a slot whose window has closed lies behind the cursor.
+fn lags(plan: &Installed, row: &PlanRow, now: Timestamp) -> bool {
+    let next = plan.schedule.next_trigger(row.cursor);
+    row.pause.is_none() && next.is_some_and(|next| next <= plan.closed_upto(now))
+}
+
+fn installed(shared: &Shared, key: &SlotKey) -> Option<Arc<Installed>> {
+    let plan = shared.registry().get(key.plan.plan.as_ref()?)?;
+    plan.is_active().then_some(plan)
+}
+
+/// Sends what a sweep found and tells what came of it.
+fn end(shared: &Shared, requests: &[EndRequest]) {
+    if requests.is_empty() {
+        return;
+    }
+    let answer = shared.store("end", |ledger| matched("end", requests.len(), ledger.end(requests)?));
+    let Ok(answer) = answer else { return };
+    for (request, ended) in requests.iter().zip(answer.value) {
+        let (Ended::Recorded(state), EndOp::Expire { .. }) = (ended, &request.op) else { continue };
+        let rerun = state == SlotState::Open;
+        log::warn!(target: "timertask::run", "{}: {} is {state}: its runner was not heard of any more", shared.config.instance, request.key);
+        if !rerun {
+            Counters::add(&shared.counters.orphaned, 1);
+        }
+        shared.reports.event(&Event::Orphaned { slot: &request.key, rerun });
+    }
+}
+
+/// Open slots of a page: claimed again, or laid to rest.
+fn settle_open(shared: &Shared, slots: &[SlotRow], now: Timestamp) {
+    let open: Vec<&SlotRow> = slots.iter().filter(|slot| slot.state == SlotState::Open).collect();
+    if open.is_empty() {
+        return;
+    }
+    let keys: Vec<(PlanKey, PlanOp)> = open.iter().map(|slot| (slot.key.plan.clone(), PlanOp::Read)).collect();
+    let answer = shared.store("plan", |ledger| matched("plan", keys.len(), ledger.plan(&keys)?));
+    let Ok(answer) = answer else { return };
+    let mut requests = Vec::new();
+    for (slot, state) in open.into_iter().zip(answer.value) {
+        let Some(row) = state.row else { continue };
+        match what_of(shared, slot, &row, now) {
+            WhatOf::Leave => {}
+            WhatOf::Claim(candidate) => shared.claimer.send(ClaimerMail::Found(candidate)),
+            WhatOf::Rest(reason) => {
+                requests.push(EndRequest { key: slot.key.clone(), fence: slot.fence, op: EndOp::Resolve { reason } });
+            }
+        }
+    }
+    end(shared, &requests);
+}
+
+enum WhatOf {
+    Leave,
+    Claim(Candidate),
+    Rest(NotStarted),
+}
+
+fn what_of(shared: &Shared, slot: &SlotRow, row: &PlanRow, now: Timestamp) -> WhatOf {
+    let Some(plan) = installed(shared, &slot.key) else {
+        return if row.closed { WhatOf::Rest(NotStarted::Disabled) } else { WhatOf::Leave };
+    };
+    let at = slot.key.at;
+    if slot.key.request.is_none() && at <= row.generation.effective_from {
+        return WhatOf::Rest(NotStarted::Edited);
+    }
+    let prev = plan.schedule.prev_trigger(at);
+    if slot.attempt > 0 {
+        let allowed = plan.policy.on_orphan.attempts_allowed();
+        if slot.attempt >= allowed {
+            return WhatOf::Rest(NotStarted::GivenBack);
+        }
+        return WhatOf::Claim(Candidate::new(shared, plan, at, prev, RunKind::CatchUp));
+    }
+    if now <= plan.due(at).saturating_add(plan.policy.start_window) {
+        return WhatOf::Claim(Candidate::new(shared, plan, at, prev, RunKind::Scheduled));
+    }
+    let newer = plan.schedule.next_trigger(at).is_some_and(|next| plan.due(next) <= now);
+    match plan.policy.catch_up {
+        CatchUp::None => WhatOf::Rest(NotStarted::TooLate),
+        CatchUp::Latest if newer => WhatOf::Rest(NotStarted::Superseded),
+        CatchUp::Latest | CatchUp::All { .. } => {
+            WhatOf::Claim(Candidate::new(shared, plan, at, prev, RunKind::CatchUp))
+        }
+    }
+}
+
+/// How the read-back of a run shows that its end was written elsewhere.
+pub(crate) fn ended_elsewhere(shared: &Shared, key: &SlotKey, fence: crate::key::Fence) -> Option<Option<Ending>> {
+    let query = Query::Slots(vec![key.clone()]);
+    let answer = shared.store("read", |ledger| ledger.read(&query)).ok()?;
+    Some(answer.value.slots.first().filter(|slot| slot.fence == fence).and_then(|slot| match slot.state {
+        SlotState::Ended(ending) => Some(ending),
+        _ => None,
+    }))
+}

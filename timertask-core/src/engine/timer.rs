@@ -1,0 +1,342 @@
+//! The first room: one heap of due instants, one owner. It never touches a store, never calls a calendar and never
+//! blocks.
+//!
+//! Plans with equal schedules and equal spread offsets form a group, and a group is one heap entry, so that a minute in
+//! which 100,000 plans fall due costs one search per distinct schedule.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use super::claimer::ClaimerMail;
+use super::shared::ScribeMail;
+use super::stats::Counters;
+use super::{Installed, Shared};
+use crate::clock::{Room, Signal, Turn, Until};
+use crate::schedule::Schedule;
+use crate::time::{Timestamp, Trigger};
+
+/// A backward step of the wall clock below this is taken for jitter of time synchronisation.
+const STEP: Duration = Duration::from_secs(1);
+/// How many of the newest trigger points a late tick hands on; only plans with `Overlap::Allow` may use more than one.
+const NEWEST: usize = 8;
+
+/// What reaches the timer.
+pub(crate) enum TimerMail {
+    /// Plans that the ledger has opened, in install order.
+    Add(Vec<Arc<Installed>>),
+    /// Plans that are gone.
+    Removed(Vec<Arc<Installed>>),
+    /// The answer to [`ScribeMail::Survey`].
+    Surveyed(GroupKey, Survey),
+}
+
+/// A group: the schedule (by its interned address, which the group keeps alive) and the spread offset.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct GroupKey {
+    schedule: BySchedule,
+    pub(crate) offset: u32,
+}
+
+impl GroupKey {
+    /// The group of this plan.
+    pub(crate) fn of(plan: &Installed) -> Self {
+        Self { schedule: BySchedule(Arc::clone(&plan.schedule)), offset: plan.offset }
+    }
+
+    pub(crate) fn schedule(&self) -> &Schedule {
+        &self.schedule.0
+    }
+}
+
+/// Equal where it is the same interned schedule.
+#[derive(Clone)]
+struct BySchedule(Arc<Schedule>);
+
+impl PartialEq for BySchedule {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+impl Eq for BySchedule {}
+impl std::hash::Hash for BySchedule {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
+}
+
+/// What lies around an instant on a schedule.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Survey {
+    /// The newest trigger points up to the instant, new to old, and one more before them.
+    pub(crate) newest: Vec<Trigger>,
+    /// The first after it.
+    pub(crate) next: Option<Trigger>,
+}
+
+impl Survey {
+    /// Looks at most `depth` trigger points back from `upto`, not at or before `after`.
+    pub(crate) fn of(schedule: &Schedule, upto: Trigger, after: Trigger, depth: usize) -> Self {
+        let mut newest = Vec::new();
+        let mut before = Trigger::from_secs(upto.as_secs().saturating_add(1));
+        while newest.len() <= depth {
+            let Some(at) = schedule.prev_trigger(before) else { break };
+            newest.push(at);
+            before = at;
+            if at <= after {
+                break;
+            }
+        }
+        Self { newest, next: schedule.next_trigger(upto) }
+    }
+}
+
+struct Group {
+    key: GroupKey,
+    members: Arc<Vec<Arc<Installed>>>,
+    /// Members that are gone but still listed.
+    dead: usize,
+    /// The newest trigger point handed on, seconds; what is older is superseded for plans that run one at a time.
+    newest: Arc<AtomicI64>,
+    next: Option<Trigger>,
+    /// Which heap entry of it counts.
+    entry: u32,
+    /// The most slots of one plan that a member lets run at once.
+    widest: usize,
+}
+
+/// A trigger point of a group that has fallen due, for its members from `pos` on.
+pub(crate) struct Batch {
+    pub(crate) at: Trigger,
+    pub(crate) prev: Option<Trigger>,
+    pub(crate) due: Timestamp,
+    /// How many newer trigger points of the group were handed on together with it.
+    pub(crate) rank: usize,
+    pub(crate) members: Arc<Vec<Arc<Installed>>>,
+    pub(crate) pos: usize,
+    pub(crate) newest: Arc<AtomicI64>,
+}
+
+pub(crate) struct Timer {
+    shared: Arc<Shared>,
+    groups: Vec<Option<Group>>,
+    vacant: Vec<usize>,
+    by_key: HashMap<GroupKey, usize>,
+    /// (due in seconds, group, entry).
+    heap: BinaryHeap<Reverse<(i64, usize, u32)>>,
+    last: Timestamp,
+}
+
+impl Timer {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let last = shared.clock.now();
+        Self { shared, groups: Vec::new(), vacant: Vec::new(), by_key: HashMap::new(), heap: BinaryHeap::new(), last }
+    }
+
+    fn add(&mut self, plans: Vec<Arc<Installed>>, now: Timestamp) {
+        // Runs of plans of one group arrive together or not; both are cheap.
+        let mut fresh: HashMap<usize, Vec<Arc<Installed>>> = HashMap::new();
+        for plan in plans {
+            let key = GroupKey::of(&plan);
+            let index = match self.by_key.get(&key) {
+                Some(index) => *index,
+                None => self.found(key),
+            };
+            fresh.entry(index).or_default().push(plan);
+        }
+        let mut fresh: Vec<_> = fresh.into_iter().collect();
+        fresh.sort_unstable_by_key(|(index, _)| *index);
+        for (index, plans) in fresh {
+            let Some(group) = self.groups[index].as_mut() else { continue };
+            group.widest = plans.iter().map(|plan| plan.policy.at_once()).fold(group.widest, usize::max).min(NEWEST);
+            Arc::make_mut(&mut group.members).extend(plans.iter().cloned());
+            if group.key.schedule().has_calendar() {
+                let upto = upto(now, group.key.offset);
+                self.shared.scribe.send(ScribeMail::Survey(group.key.clone(), upto));
+                continue;
+            }
+            let survey = Survey::of(group.key.schedule(), upto(now, group.key.offset), Trigger::from_secs(i64::MIN), 1);
+            if group.next.is_none() {
+                self.arm(index, survey.next);
+            }
+            // A slot whose start window is open is live, also at install.
+            self.hand_on(index, &survey, Arc::new(plans));
+        }
+    }
+
+    fn found(&mut self, key: GroupKey) -> usize {
+        let group = Group {
+            key: key.clone(),
+            members: Arc::default(),
+            dead: 0,
+            newest: Arc::new(AtomicI64::new(i64::MIN)),
+            next: None,
+            entry: 0,
+            widest: 1,
+        };
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.groups.push(None);
+            self.groups.len() - 1
+        });
+        self.groups[index] = Some(group);
+        self.by_key.insert(key, index);
+        index
+    }
+
+    fn removed(&mut self, plans: &[Arc<Installed>]) {
+        for plan in plans {
+            let key = GroupKey::of(plan);
+            let Some(&index) = self.by_key.get(&key) else { continue };
+            let Some(group) = self.groups[index].as_mut() else { continue };
+            group.dead += 1;
+            if group.dead * 2 > group.members.len() {
+                Arc::make_mut(&mut group.members).retain(|plan| !plan.is_gone());
+                group.dead = 0;
+                if group.members.is_empty() {
+                    self.by_key.remove(&key);
+                    self.groups[index] = None;
+                    self.vacant.push(index);
+                }
+            }
+        }
+    }
+
+    /// Sets when the group falls due next; an earlier heap entry of it no longer counts.
+    fn arm(&mut self, index: usize, next: Option<Trigger>) {
+        let Some(group) = self.groups[index].as_mut() else { return };
+        group.next = next;
+        group.entry = group.entry.wrapping_add(1);
+        if let Some(at) = next {
+            self.heap.push(Reverse((at.as_secs().saturating_add(i64::from(group.key.offset)), index, group.entry)));
+        }
+    }
+
+    /// Hands the newest trigger points on to the claimer, for these members.
+    fn hand_on(&self, index: usize, survey: &Survey, members: Arc<Vec<Arc<Installed>>>) {
+        let Some(group) = &self.groups[index] else { return };
+        let Some(newest) = survey.newest.first() else { return };
+        group.newest.fetch_max(newest.as_secs(), Ordering::AcqRel);
+        for (rank, at) in survey.newest.iter().enumerate().take(group.widest) {
+            let prev = survey.newest.get(rank + 1).copied();
+            // The last one only tells what lies before the one above it, unless the schedule begins there.
+            if rank > 0 && prev.is_none() && survey.newest.len() > 1 {
+                break;
+            }
+            let due = at.timestamp().saturating_add(Duration::from_secs(u64::from(group.key.offset)));
+            Counters::add(&self.shared.counters.due, members.len());
+            self.shared.claimer.send(ClaimerMail::Due(Batch {
+                at: *at,
+                prev,
+                due,
+                rank,
+                members: Arc::clone(&members),
+                pos: 0,
+                newest: Arc::clone(&group.newest),
+            }));
+        }
+    }
+
+    fn fire(&mut self, index: usize, now: Timestamp) {
+        let Some(group) = self.groups[index].as_mut() else { return };
+        let Some(at) = group.next else { return };
+        let upto = upto(now, group.key.offset);
+        let last = Trigger::from_secs(group.newest.load(Ordering::Acquire));
+        if group.key.schedule().has_calendar() {
+            // What lies around now is the scribe's to find out; until then the group sleeps.
+            group.next = None;
+            let key = group.key.clone();
+            self.shared.scribe.send(ScribeMail::Survey(key, upto));
+            return;
+        }
+        let next = group.key.schedule().next_trigger(at);
+        let (survey, members) = if next.is_none_or(|next| next > upto) {
+            // The usual case: one search forward, and backward only where the last one is not known.
+            let prev = if last < at && last.as_secs() != i64::MIN && group.key.schedule().next_trigger(last) == Some(at)
+            {
+                Some(last)
+            } else {
+                group.key.schedule().prev_trigger(at)
+            };
+            (Survey { newest: [Some(at), prev].into_iter().flatten().collect(), next }, Arc::clone(&group.members))
+        } else {
+            (Survey::of(group.key.schedule(), upto, last, NEWEST), Arc::clone(&group.members))
+        };
+        self.arm(index, survey.next);
+        self.hand_on(index, &survey, members);
+    }
+
+    fn surveyed(&mut self, key: &GroupKey, survey: &Survey) {
+        let Some(&index) = self.by_key.get(key) else { return };
+        let Some(group) = &self.groups[index] else { return };
+        let members = Arc::clone(&group.members);
+        self.arm(index, survey.next);
+        self.hand_on(index, survey, members);
+    }
+
+    /// The wall clock went back: every group is armed anew from here.
+    fn stepped_back(&mut self, now: Timestamp) {
+        log::warn!(target: "timertask::engine", "{}: the wall clock went back to {now}", self.shared.config.instance);
+        for index in 0..self.groups.len() {
+            let Some(group) = self.groups[index].as_mut() else { continue };
+            let upto = upto(now, group.key.offset);
+            group.newest.store(upto.as_secs(), Ordering::Release);
+            if group.key.schedule().has_calendar() {
+                group.next = None;
+                let key = group.key.clone();
+                self.shared.scribe.send(ScribeMail::Survey(key, upto));
+            } else {
+                let next = group.key.schedule().next_trigger(upto);
+                self.arm(index, next);
+            }
+        }
+        self.shared.scribe.send(ScribeMail::SteppedBack);
+    }
+}
+
+/// The latest trigger point that is due at `now` with this offset.
+fn upto(now: Timestamp, offset: u32) -> Trigger {
+    Trigger::from_secs(now.trigger().as_secs().saturating_sub(i64::from(offset)))
+}
+
+impl Room for Timer {
+    fn name(&self) -> &str {
+        "timertask-timer"
+    }
+
+    fn signal(&self) -> &Signal {
+        self.shared.timer.signal()
+    }
+
+    fn turn(&mut self, now: Timestamp) -> Turn {
+        if self.shared.is_closing() {
+            return Turn::Done;
+        }
+        self.shared.pulse.last_tick.store(now.as_micros(), Ordering::Relaxed);
+        if now.saturating_add(STEP) < self.last {
+            self.stepped_back(now);
+        }
+        self.last = now;
+        while let Some(mail) = self.shared.timer.try_recv() {
+            match mail {
+                TimerMail::Add(plans) => self.add(plans, now),
+                TimerMail::Removed(plans) => self.removed(&plans),
+                TimerMail::Surveyed(key, survey) => self.surveyed(&key, &survey),
+            }
+        }
+        let second = now.trigger().as_secs();
+        while let Some(&Reverse((due, index, entry))) = self.heap.peek() {
+            let current = self.groups[index].as_ref().is_some_and(|g| g.entry == entry && g.next.is_some());
+            if current && due > second {
+                break;
+            }
+            self.heap.pop();
+            if current {
+                self.fire(index, now);
+            }
+        }
+        let due = self.heap.peek().map(|Reverse((due, ..))| Until::Wall(Trigger::from_secs(*due).timestamp()));
+        Turn::Wait(due)
+    }
+}

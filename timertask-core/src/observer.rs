@@ -1,0 +1,99 @@
+//! What happens inside, told to whoever listens: the seam for metrics and tracing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::key::{PlanId, SlotKey};
+use crate::reconcile::ReconcileReport;
+use crate::record::RunRecord;
+use crate::seam::{Cancel, StoreError};
+use crate::time::Timestamp;
+
+/// Hears each [`Event`]. Called on the engine's threads without any lock of ours; be quick. A panic is contained,
+/// logged once and otherwise ignored.
+pub trait Observer: Send + Sync {
+    /// Something happened.
+    fn event(&self, event: &Event<'_>) {
+        let _ = event;
+    }
+}
+
+impl<O: Observer + ?Sized> Observer for Arc<O> {
+    fn event(&self, event: &Event<'_>) {
+        (**self).event(event);
+    }
+}
+
+/// What happened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A job is entered.
+    Started {
+        /// The slot.
+        slot: &'a SlotKey,
+        /// How late: from due to now.
+        lateness: Duration,
+    },
+    /// A run has ended and that is recorded, or a slot was not started, or yielded to another instance.
+    Record(&'a RunRecord),
+    /// A run's term is over before it ended: another instance may have taken its place, or it was swept.
+    LeaseLost {
+        /// The slot.
+        slot: &'a SlotKey,
+    },
+    /// A run was told to stop by an operator or by `Overlap::CancelPrevious`.
+    CancelAsked {
+        /// The slot.
+        slot: &'a SlotKey,
+        /// Who and why.
+        cancel: &'a Cancel,
+    },
+    /// A run goes on longer than its budget, or than the default budget where none was set.
+    LongRun {
+        /// The slot.
+        slot: &'a SlotKey,
+        /// When the job was entered.
+        since: Timestamp,
+    },
+    /// A slot whose runner was not heard of any more was ended as orphaned, or opened for a rerun.
+    Orphaned {
+        /// The slot.
+        slot: &'a SlotKey,
+        /// Whether it may be run again.
+        rerun: bool,
+    },
+    /// Slots of a plan were missed and are being accounted for or made up.
+    Gap {
+        /// The plan.
+        plan: &'a PlanId,
+    },
+    /// A call to the store failed.
+    StoreFault {
+        /// The method.
+        call: &'static str,
+        /// The fault.
+        error: &'a StoreError,
+    },
+    /// The store answers again after faults.
+    StoreBack,
+    /// This instance's clock differs from the store's by more than `max_skew`, or no longer does.
+    Skew {
+        /// Store's clock less this instance's, in microseconds.
+        micros: i64,
+        /// Whether it is beyond `max_skew`.
+        beyond: bool,
+    },
+    /// A reconcile took place.
+    Reconciled(&'a ReconcileReport),
+    /// The source of plans failed or panicked; the plans stay as they are.
+    SourceFailed {
+        /// What it said.
+        error: &'a str,
+    },
+    /// A thread of the engine panicked. Please report it; `health()` shows it from now on.
+    RoomPanicked {
+        /// Its name.
+        room: &'a str,
+    },
+}

@@ -1,0 +1,125 @@
+//! What a reconcile answers, and the guard against sets that would drop too much. Pure.
+
+use std::fmt;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use crate::key::PlanId;
+
+/// What a reconcile changed, or would change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReconcileReport {
+    /// Plans that are new.
+    pub installed: Vec<PlanChange>,
+    /// Plans whose fingerprint changed.
+    pub replaced: Vec<PlanChange>,
+    /// Plans that were removed: absent or disabled.
+    pub removed: Vec<PlanChange>,
+    /// How many plans are as they were.
+    pub unchanged: usize,
+    /// Plans that could not be taken. A good version that was installed before goes on.
+    pub failed: Vec<PlanFailure>,
+}
+
+impl ReconcileReport {
+    /// Whether nothing was changed and nothing failed.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.installed.is_empty() && self.replaced.is_empty() && self.removed.is_empty() && self.failed.is_empty()
+    }
+}
+
+impl fmt::Display for ReconcileReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} installed, {} replaced, {} removed, {} unchanged, {} failed",
+            self.installed.len(),
+            self.replaced.len(),
+            self.removed.len(),
+            self.unchanged,
+            self.failed.len()
+        )
+    }
+}
+
+/// One plan that a reconcile changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlanChange {
+    /// The plan's id.
+    pub id: PlanId,
+    /// Its next trigger point before the change.
+    pub next_before: Option<DateTime<Utc>>,
+    /// Its next trigger point after the change; the plan counts from the instant at which the ledger opens it.
+    pub next_after: Option<DateTime<Utc>>,
+}
+
+/// One plan that could not be taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlanFailure {
+    /// The plan's id.
+    pub id: PlanId,
+    /// What is wrong with it.
+    pub reason: PlanError,
+    /// Whether a good version of it stays installed.
+    pub kept: bool,
+}
+
+/// Why a plan could not be taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The expression is not understood or not allowed.
+    #[error("{0}")]
+    Spec(#[from] crate::schedule::SpecError),
+    /// The zone is not an IANA name. Names look like `Europe/Berlin`.
+    #[error("unknown zone {0:?}; allowed are IANA names such as \"Europe/Berlin\"")]
+    Zone(String),
+    /// No calendar of this name was registered with the builder.
+    #[error("unknown calendar {0:?}; register it with `Builder::calendar`")]
+    Calendar(String),
+    /// The calendar panicked while the next trigger point was looked for.
+    #[error("calendar {0:?} panicked")]
+    CalendarPanicked(String),
+    /// The router has no job of this name.
+    #[error("unknown job {0:?}; register it with `Jobs::on`")]
+    Job(String),
+    /// The start window is too short.
+    #[error("start window of {0:?}; allowed are 2 s and more")]
+    StartWindow(Duration),
+    /// With a mutex as the only shared part, a second start could not be excluded.
+    #[error(
+        "spread + start window + 2 × max_skew is {sum:?}, which must be less than the lock's {ttl:?}; shorten the first or set a larger budget"
+    )]
+    LockTooShort {
+        /// `spread + start_window + 2 × max_skew`.
+        sum: Duration,
+        /// The lock's TTL, from the budget.
+        ttl: Duration,
+    },
+}
+
+/// Refuses a set of plans that would drop more than is plausible. Off by default.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DropGuard {
+    /// The largest part of the installed plans that a set may drop, from 0.0 to 1.0.
+    pub fraction: f64,
+    /// As many plans as this may always be dropped.
+    pub min_count: usize,
+}
+
+impl DropGuard {
+    /// Whether dropping `dropped` of `installed` plans is refused.
+    #[must_use]
+    pub fn refuses(&self, dropped: usize, installed: usize) -> bool {
+        #[expect(clippy::cast_precision_loss, reason = "a fraction of a count; exact up to 2^53 plans")]
+        let limit = self.fraction * installed as f64;
+        #[expect(clippy::cast_precision_loss, reason = "as above")]
+        let beyond = dropped as f64 > limit;
+        dropped > self.min_count && beyond
+    }
+}

@@ -1,0 +1,69 @@
+//! What an instance remembers of runs and non-runs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::key::{Fence, InstanceId, SlotKey};
+use crate::seam::{Ending, NotStarted, RunKind};
+use crate::time::Timestamp;
+
+/// How a slot came out, as an instance saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RunOutcome {
+    /// It was started here and ended so.
+    Ended(Ending),
+    /// It was started here, but its end could not be recorded: the term was over (orphaned meanwhile, or run again).
+    LeaseLost,
+    /// It was accounted for as not started.
+    NotStarted(NotStarted),
+    /// Another instance has it: normal.
+    Yielded,
+    /// It was claimed here and given back before it was entered.
+    GivenBack,
+    /// The store could not be reached inside the start window: an alarm. The slot is unaccounted in the ledger.
+    StoreFault,
+}
+
+impl fmt::Display for RunOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ended(ending) => ending.fmt(f),
+            Self::LeaseLost => f.write_str("lease lost"),
+            Self::NotStarted(reason) => write!(f, "not started ({reason})"),
+            Self::Yielded => f.write_str("yielded"),
+            Self::GivenBack => f.write_str("given back"),
+            Self::StoreFault => f.write_str("store fault"),
+        }
+    }
+}
+
+/// One run or non-run, as this instance saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunRecord {
+    /// The slot.
+    pub slot: SlotKey,
+    /// Why it came about.
+    pub kind: RunKind,
+    /// This instance's label.
+    pub instance: InstanceId,
+    /// This instance's code version.
+    pub version: Option<Arc<str>>,
+    /// Which start of the slot it was; 0 where it was not started here.
+    pub attempt: u32,
+    /// The fence; [`Fence::NONE`] where it was not started here.
+    pub fence: Fence,
+    /// When it was due.
+    pub due: Timestamp,
+    /// When the job was entered.
+    pub started_at: Option<Timestamp>,
+    /// When the job returned, or the slot was accounted for.
+    pub ended_at: Timestamp,
+    /// How many times the job was tried.
+    pub tries: u32,
+    /// How it came out.
+    pub outcome: RunOutcome,
+    /// What the error or panic said.
+    pub detail: Option<Arc<str>>,
+}

@@ -1,0 +1,91 @@
+//! Snapshots of plans.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+
+use super::Inner;
+use crate::engine::{Installed, state};
+use crate::key::{Fingerprint, PlanId};
+use crate::time::Trigger;
+
+/// How an installed plan stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PlanStatus {
+    /// The ledger has not opened it yet; it starts nothing. Passes by itself once the store can be reached.
+    Pending,
+    /// It runs at its trigger points.
+    Active,
+    /// Its calendar panicked; searched again at the next reconcile.
+    Failed,
+}
+
+/// An installed plan, as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlanView {
+    /// Its id.
+    pub id: PlanId,
+    /// Its expression in canonical form, with its zone.
+    pub spec: String,
+    /// The name of its zone.
+    pub zone: &'static str,
+    /// Its fingerprint.
+    pub fingerprint: Fingerprint,
+    /// How it stands.
+    pub status: PlanStatus,
+    /// Its last trigger point, whether it was run or not; `None` before the first since it was opened.
+    pub previous: Option<DateTime<Utc>>,
+    /// Its next trigger point.
+    pub next: Option<DateTime<Utc>>,
+    /// Why it does not run, or is not what the last set wanted.
+    pub why_not: Option<String>,
+}
+
+impl Inner {
+    pub(super) fn views(&self) -> Vec<PlanView> {
+        let mut plans: Vec<_> = self.shared.registry().iter().cloned().collect();
+        plans.sort_by(|a, b| a.id.cmp(&b.id));
+        plans.iter().map(|plan| self.view(plan)).collect()
+    }
+
+    pub(super) fn view_of(&self, id: &str) -> Option<PlanView> {
+        let plan = self.shared.registry().find(id).cloned()?;
+        Some(self.view(&plan))
+    }
+
+    fn view(&self, plan: &Arc<Installed>) -> PlanView {
+        let now = self.shared.clock.now().trigger();
+        let status = match plan.state() {
+            state::ACTIVE => PlanStatus::Active,
+            state::FAILED => PlanStatus::Failed,
+            _ => PlanStatus::Pending,
+        };
+        // A calendar is user code.
+        let around = catch_unwind(AssertUnwindSafe(|| {
+            let previous = plan.schedule.prev_trigger(Trigger::from_secs(now.as_secs().saturating_add(1)));
+            (previous, plan.schedule.next_trigger(now))
+        }));
+        let (previous, next) = around.unwrap_or_default();
+        let failed = self.shared.registry().failed(&plan.id).map(|why| format!("the last set's version failed: {why}"));
+        let why_not = match status {
+            PlanStatus::Pending => Some("the ledger has not opened it yet".to_owned()),
+            PlanStatus::Failed => Some("its calendar panicked; searched again at the next reconcile".to_owned()),
+            PlanStatus::Active if self.shared.is_skewed() => Some("the clock is too far off the store's".to_owned()),
+            PlanStatus::Active if next.is_none() && failed.is_none() => Some("it has no trigger point left".to_owned()),
+            PlanStatus::Active => failed,
+        };
+        PlanView {
+            id: plan.id.clone(),
+            spec: plan.schedule.to_string(),
+            zone: plan.schedule.zone().name(),
+            fingerprint: plan.fingerprint,
+            status,
+            previous: previous.filter(|at| *at > plan.effective_from()).map(Trigger::to_datetime),
+            next: next.map(Trigger::to_datetime),
+            why_not,
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The engine at its public API, on the fake clock.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use timertask_core::{Ending, Plan, Run, RunOutcome, Scheduler};
+use timertask_testkit::FakeClock;
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+fn recorder(log: &Log) -> impl Fn(&Run) -> Result<(), timertask_core::BoxError> + Send + Sync + 'static {
+    let log = Arc::clone(log);
+    move |run: &Run| {
+        log.lock().unwrap().push(format!("{} {}", run.plan(), run.slot_key().at));
+        Ok(())
+    }
+}
+
+#[test]
+fn runs_each_slot_once_and_records_it() {
+    let clock = FakeClock::new();
+    let log = Log::default();
+    let scheduler = Scheduler::builder(recorder(&log)).clock(clock.clone()).start().unwrap();
+    let report = scheduler.reconcile([Plan::new("a", "* * * * *"), Plan::new("b", "@every 20s")]).unwrap();
+    assert_eq!(report.installed.len(), 2);
+    clock.advance(secs(61));
+    assert_eq!(
+        *log.lock().unwrap(),
+        ["b 2026-01-01T00:00:20Z", "b 2026-01-01T00:00:40Z", "a 2026-01-01T00:01:00Z", "b 2026-01-01T00:01:00Z"]
+    );
+    let records = scheduler.run_history(None);
+    assert_eq!(records.len(), 4);
+    assert!(records.iter().all(|r| r.outcome == RunOutcome::Ended(Ending::Succeeded)));
+    let report = scheduler.close(secs(5)).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+}
