@@ -1,6 +1,6 @@
 //! The engine at its public API, on the fake clock.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use timertask_core::{Ending, Plan, Run, RunOutcome, Scheduler};
@@ -10,7 +10,7 @@ fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-type Log = Arc<Mutex<Vec<String>>>;
+type Log = Arc<std::sync::Mutex<Vec<String>>>;
 
 fn recorder(log: &Log) -> impl Fn(&Run) -> Result<(), timertask_core::BoxError> + Send + Sync + 'static {
     let log = Arc::clone(log);
@@ -37,4 +37,21 @@ fn runs_each_slot_once_and_records_it() {
     assert!(records.iter().all(|r| r.outcome == RunOutcome::Ended(Ending::Succeeded)));
     let report = scheduler.close(secs(5)).unwrap();
     assert!(report.is_clean(), "{report:?}");
+}
+
+#[test]
+fn a_clock_that_steps_back_is_followed_at_once() {
+    let clock = FakeClock::new();
+    let log = Log::default();
+    let scheduler = Scheduler::builder(recorder(&log)).clock(clock.clone()).start().unwrap();
+    scheduler.reconcile([Plan::new("a", "* * * * *")]).unwrap();
+    clock.advance(secs(61));
+    clock.step_wall(chrono::TimeDelta::hours(2));
+    clock.advance(secs(61));
+    clock.step_wall(chrono::TimeDelta::hours(-2));
+    clock.advance(secs(120));
+    let ran = log.lock().unwrap().clone();
+    // Ahead: the newest slot that is due there starts. Back: what follows is the corrected clock's.
+    let wanted = ["00:01:00", "02:01:00", "02:02:00", "00:03:00", "00:04:00"];
+    assert_eq!(ran, wanted.map(|at| format!("a 2026-01-01T{at}Z")));
 }

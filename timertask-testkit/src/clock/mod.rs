@@ -172,9 +172,12 @@ impl FakeClock {
     /// before the next `advance` or `settle`.
     pub fn step_wall(&self, by: TimeDelta) {
         let by = by.num_microseconds().unwrap_or(if by < TimeDelta::zero() { i64::MIN } else { i64::MAX });
-        let state = self.0.line.lock();
+        let mut state = self.0.line.lock();
         let offset = self.0.line.offset.load(Ordering::Relaxed).saturating_add(by);
         self.0.line.offset.store(offset, Ordering::Release);
+        if by < 0 {
+            state.set_back(None);
+        }
         state.poke_parked();
     }
 

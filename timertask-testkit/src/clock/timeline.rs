@@ -255,6 +255,18 @@ impl State {
         self.participants.iter().filter_map(|p| p.parked.as_ref()).for_each(|(signal, _)| signal.poke());
     }
 
+    /// Wall time was set back, for all or for one view: who waits for an instant of it looks again, as
+    /// [`Clock::wait`](timertask_core::Clock::wait) says.
+    pub(super) fn set_back(&mut self, view: Option<usize>) {
+        let dues = self.entries.iter_mut().map(|e| (e.view, &mut e.due));
+        let parked = self.participants.iter_mut().filter_map(|p| p.parked.as_mut().map(|(_, due)| (p.view, due)));
+        for (of, due) in dues.chain(parked) {
+            if matches!(due, Due::Wall(_)) && view.is_none_or(|view| view == of) {
+                *due = Due::Mono(i64::MIN);
+            }
+        }
+    }
+
     /// Who is next, moving time on where nobody is runnable.
     pub(super) fn pick(&mut self, line: &Timeline) -> Pick {
         self.in_turn = None;

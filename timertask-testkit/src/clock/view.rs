@@ -63,7 +63,11 @@ impl ClockView {
     pub fn set_skew(&self, skew: TimeDelta) {
         let skew = skew.num_microseconds().unwrap_or(0);
         let mut state = self.line.lock();
+        let back = skew < state.views[self.shared.index].skew;
         state.views[self.shared.index].skew = skew;
+        if back {
+            state.set_back(Some(self.shared.index));
+        }
         self.shared.skew.store(skew, Ordering::Release);
         state.poke_parked();
     }

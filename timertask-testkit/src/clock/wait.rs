@@ -90,6 +90,8 @@ impl Timeline {
             } else if signal.take() {
                 Some(Wake::Signal)
             } else {
+                // A wall clock that was set back has changed what it waits for.
+                let due = state.participant(self, view.index, me).parked.as_ref().map_or(due, |(_, due)| *due);
                 let (now, at) = state.instant(self, view.index, due);
                 if at > now {
                     drop(state);
