@@ -35,7 +35,8 @@ use script::{Script, When};
 /// faulty.on_any().chance(0.01, Fault::LostRequest);
 /// ```
 pub struct Faulty<S> {
-    wire: Arc<Wire<S>>,
+    store: Arc<S>,
+    late: Arc<Late>,
     script: Arc<Script>,
     clock: Arc<dyn Clock>,
     twist: Arc<std::sync::Mutex<Option<Twist>>>,
@@ -43,18 +44,18 @@ pub struct Faulty<S> {
 
 type Twist = Arc<dyn Fn(&[ClaimRequest], Vec<Claim>) -> Vec<Claim> + Send + Sync>;
 
-/// The store, and what is on its way there.
-struct Wire<S> {
-    store: S,
-    late: std::sync::Mutex<Vec<(Duration, Late<S>)>>,
-}
+/// What is on its way to the store, with the monotonic time at which it arrives; shared by all handles, since the
+/// death of an asker does not hold up what it has sent.
+#[derive(Default)]
+struct Late(std::sync::Mutex<Vec<(Duration, Request)>>);
 
-type Late<S> = Box<dyn FnOnce(&S) + Send>;
+type Request = Box<dyn FnOnce() + Send>;
 
 impl<S> Clone for Faulty<S> {
     fn clone(&self) -> Self {
         Self {
-            wire: Arc::clone(&self.wire),
+            store: Arc::clone(&self.store),
+            late: Arc::clone(&self.late),
             script: Arc::clone(&self.script),
             clock: Arc::clone(&self.clock),
             twist: Arc::clone(&self.twist),
@@ -66,24 +67,30 @@ impl<S> Faulty<S> {
     /// Around `store`; faultless until told otherwise. Its randomness comes from the clock, once.
     #[must_use]
     pub fn new(store: S, clock: Arc<dyn Clock>) -> Self {
-        Self::on_wire(Arc::new(Wire { store, late: std::sync::Mutex::default() }), clock)
+        Self::with(Arc::new(store), Arc::default(), clock)
     }
 
     /// Another handle to the same store, for an instance with this clock: with rules and counters of its own.
     #[must_use]
     pub fn handle(&self, clock: Arc<dyn Clock>) -> Self {
-        Self::on_wire(Arc::clone(&self.wire), clock)
+        Self::with(Arc::clone(&self.store), Arc::clone(&self.late), clock)
     }
 
-    fn on_wire(wire: Arc<Wire<S>>, clock: Arc<dyn Clock>) -> Self {
+    /// A handle around `other`, the same store by another connection.
+    #[must_use]
+    pub fn handle_by<T>(&self, other: T, clock: Arc<dyn Clock>) -> Faulty<T> {
+        Faulty::with(Arc::new(other), Arc::clone(&self.late), clock)
+    }
+
+    fn with(store: Arc<S>, late: Arc<Late>, clock: Arc<dyn Clock>) -> Self {
         let script = Arc::new(Script::new(clock.entropy()));
-        Self { wire, script, clock, twist: Arc::default() }
+        Self { store, late, script, clock, twist: Arc::default() }
     }
 
     /// The store inside, without faults.
     #[must_use]
     pub fn inner(&self) -> &S {
-        &self.wire.store
+        &self.store
     }
 
     /// Begins a rule about the calls of one method.
@@ -160,11 +167,11 @@ impl<S> Faulty<S> {
     fn deliver_late(&self) {
         let now = self.clock.monotonic();
         loop {
-            let mut late = self.wire.late.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut late = self.late.0.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(index) = late.iter().position(|(at, _)| *at <= now) else { return };
             let (_, request) = late.remove(index);
             drop(late);
-            request(&self.wire.store);
+            request();
         }
     }
 
@@ -178,16 +185,21 @@ impl<S> Faulty<S> {
         &self,
         call: Call,
         carry_out: impl Fn(&S) -> Result<T, StoreError>,
-        again: impl FnOnce() -> Late<S>,
-    ) -> Result<T, StoreError> {
+        again: impl FnOnce() -> Box<dyn FnOnce(&S) + Send>,
+    ) -> Result<T, StoreError>
+    where
+        S: Send + Sync + 'static,
+    {
         self.deliver_late();
-        let store = &self.wire.store;
+        let store = &*self.store;
         let (number, fault) = self.script.next(call);
         let error = |kind, what: &str| StoreError::new(kind, format!("{what} ({call} {number}, injected)"));
         let lost = |what: &str| error(StoreErrorKind::TimedOut, what).unknown_outcome();
         let later = |d: Duration| {
             let at = self.clock.monotonic().saturating_add(d);
-            self.wire.late.lock().unwrap_or_else(PoisonError::into_inner).push((at, again()));
+            let (again, store) = (again(), Arc::clone(&self.store));
+            let mut late = self.late.0.lock().unwrap_or_else(PoisonError::into_inner);
+            late.push((at, Box::new(move || again(&store))));
         };
         match fault {
             None => carry_out(store),

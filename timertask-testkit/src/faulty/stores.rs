@@ -11,7 +11,7 @@ use timertask_core::seam::{
 
 use super::{Call, Faulty};
 
-impl<S: Ledger> Ledger for Faulty<S> {
+impl<S: Ledger + 'static> Ledger for Faulty<S> {
     fn describe(&self) -> Result<Durability, StoreError> {
         self.call(Call::Describe, S::describe, || Box::new(|_| {}))
     }
@@ -81,7 +81,7 @@ impl<S: Ledger> Ledger for Faulty<S> {
     }
 }
 
-impl<S: Mutex> Mutex for Faulty<S> {
+impl<S: Mutex + 'static> Mutex for Faulty<S> {
     fn try_lock(&self, key: &LockKey, nonce: Nonce, ttl: Duration) -> Result<Option<Lease>, StoreError> {
         self.call(
             Call::TryLock,
@@ -116,7 +116,7 @@ impl<S: Mutex> Mutex for Faulty<S> {
     }
 }
 
-impl<S: Board> Board for Faulty<S> {
+impl<S: Board + 'static> Board for Faulty<S> {
     fn post(&self, posting: &Posting) -> Outcome<()> {
         self.call(
             Call::Post,
