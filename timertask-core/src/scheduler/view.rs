@@ -2,12 +2,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
 use super::Inner;
 use crate::engine::{Installed, state};
 use crate::key::{Fingerprint, PlanId};
+use crate::schedule::Schedule;
 use crate::time::Trigger;
 
 /// How an installed plan stands.
@@ -32,6 +34,12 @@ pub struct PlanView {
     pub spec: String,
     /// The name of its zone.
     pub zone: &'static str,
+    /// Its trigger points.
+    pub schedule: Arc<Schedule>,
+    /// From a trigger point until the slot is due: the plan's share of its spread.
+    pub offset: Duration,
+    /// How late a slot may start and still count as on time.
+    pub start_window: Duration,
     /// Its fingerprint.
     pub fingerprint: Fingerprint,
     /// How it stands.
@@ -81,6 +89,9 @@ impl Inner {
             id: plan.id.clone(),
             spec: plan.schedule.to_string(),
             zone: plan.schedule.zone().name(),
+            schedule: Arc::clone(&plan.schedule),
+            offset: Duration::from_secs(u64::from(plan.offset)),
+            start_window: plan.policy.start_window,
             fingerprint: plan.fingerprint,
             status,
             previous: previous.filter(|at| *at > plan.effective_from()).map(Trigger::to_datetime),
