@@ -73,11 +73,7 @@ impl From<DateTime<Utc>> for Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            &self
-                .to_datetime()
-                .to_rfc3339_opts(SecondsFormat::AutoSi, true),
-        )
+        f.write_str(&self.to_datetime().to_rfc3339_opts(SecondsFormat::AutoSi, true))
     }
 }
 
@@ -130,11 +126,7 @@ impl From<DateTime<Utc>> for Trigger {
 
 impl fmt::Display for Trigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            &self
-                .to_datetime()
-                .to_rfc3339_opts(SecondsFormat::Secs, true),
-        )
+        f.write_str(&self.to_datetime().to_rfc3339_opts(SecondsFormat::Secs, true))
     }
 }
 

@@ -15,9 +15,7 @@ impl fmt::Display for Schedule {
             write!(f, "CRON_TZ={} ", self.zone().name())?;
         }
         match &self.kind {
-            Kind::Cron(fields) if fields.marks.has(Marks::QUARTZ) => {
-                quartz(f, fields, self.years())
-            }
+            Kind::Cron(fields) if fields.marks.has(Marks::QUARTZ) => quartz(f, fields, self.years()),
             Kind::Cron(fields) => cron(f, fields),
             Kind::Every(every) => every.fmt(f),
             Kind::At(trigger) => write!(f, "@at {trigger}"),
@@ -33,12 +31,7 @@ fn cron(f: &mut fmt::Formatter<'_>, fields: &Fields) -> fmt::Result {
     }
     time_and_days(f, fields)?;
     // Where both restrict, `*` would say that one of them doesn't.
-    set(
-        f,
-        fields.weekdays.into(),
-        0..=6,
-        if either { Star::StepOnly } else { Star::Free },
-    )
+    set(f, fields.weekdays.into(), 0..=6, if either { Star::StepOnly } else { Star::Free })
 }
 
 fn quartz(f: &mut fmt::Formatter<'_>, fields: &Fields, years: Years<'_>) -> fmt::Result {
@@ -57,21 +50,13 @@ fn quartz(f: &mut fmt::Formatter<'_>, fields: &Fields, years: Years<'_>) -> fmt:
 /// Minute, hour, day of month, month, each with a blank behind it.
 fn time_and_days(f: &mut fmt::Formatter<'_>, fields: &Fields) -> fmt::Result {
     let star = |mark| {
-        if fields.marks.has(mark) {
-            Star::Must
-        } else {
-            Star::Never
-        }
+        if fields.marks.has(mark) { Star::Must } else { Star::Never }
     };
     set(f, fields.minutes, 0..=59, star(Marks::MINUTE_STAR))?;
     f.write_char(' ')?;
     set(f, fields.hours.into(), 0..=23, star(Marks::HOUR_STAR))?;
     f.write_char(' ')?;
-    let days = if fields.marks.has(Marks::EITHER_DAY) {
-        Star::StepOnly
-    } else {
-        Star::Free
-    };
+    let days = if fields.marks.has(Marks::EITHER_DAY) { Star::StepOnly } else { Star::Free };
     set(f, fields.days.into(), 1..=31, days)?;
     f.write_char(' ')?;
     set(f, fields.months.into(), 1..=12, Star::Free)?;
@@ -91,23 +76,15 @@ enum Star {
     StepOnly,
 }
 
-fn set(
-    f: &mut fmt::Formatter<'_>,
-    bits: u64,
-    range: std::ops::RangeInclusive<u32>,
-    star: Star,
-) -> fmt::Result {
+fn set(f: &mut fmt::Formatter<'_>, bits: u64, range: std::ops::RangeInclusive<u32>, star: Star) -> fmt::Result {
     let (min, max) = range.into_inner();
     let mut rest = bits;
     if star != Star::Never {
         let steps = if star == Star::StepOnly { 2 } else { 1 }..=max - min;
-        let covered = steps
-            .map(|step| (step, every(min, max, step)))
-            .find(|(_, run)| bits & run == *run);
+        let covered = steps.map(|step| (step, every(min, max, step))).find(|(_, run)| bits & run == *run);
         // Where it makes no difference, `*/n` is written only if it says all, and saves something.
-        let covered = covered.filter(|(step, run)| {
-            star == Star::Must || *run == bits && (*step == 1 || run.count_ones() > 2)
-        });
+        let covered =
+            covered.filter(|(step, run)| star == Star::Must || *run == bits && (*step == 1 || run.count_ones() > 2));
         if let Some((step, run)) = covered {
             f.write_char('*')?;
             if step > 1 {
@@ -126,9 +103,7 @@ fn set(
 
 /// `min`, `min + step`, … up to `max`.
 fn every(min: u32, max: u32, step: u32) -> u64 {
-    (min..=max)
-        .step_by(step as usize)
-        .fold(0, |bits, n| bits | 1 << n)
+    (min..=max).step_by(step as usize).fold(0, |bits, n| bits | 1 << n)
 }
 
 /// Rising values as a list of ranges, or as one range with a step.
@@ -142,11 +117,7 @@ fn list(f: &mut fmt::Formatter<'_>, values: &[i32]) -> fmt::Result {
     let mut rest = values;
     let mut comma = "";
     while let [first, ..] = rest {
-        let run = rest
-            .iter()
-            .zip(*first..)
-            .take_while(|(value, n)| *value == n)
-            .count();
+        let run = rest.iter().zip(*first..).take_while(|(value, n)| *value == n).count();
         let last = rest[run - 1];
         match run {
             1 => write!(f, "{comma}{first}")?,

@@ -120,13 +120,7 @@ impl SpecError {
         found: &str,
         allowed: impl Into<Cow<'static, str>>,
     ) -> Self {
-        Self(Box::new(Inner {
-            problem,
-            field,
-            column,
-            found: echo(found),
-            allowed: allowed.into(),
-        }))
+        Self(Box::new(Inner { problem, field, column, found: echo(found), allowed: allowed.into() }))
     }
 
     /// What is wrong.
@@ -162,13 +156,7 @@ impl SpecError {
 
 impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner {
-            problem,
-            field,
-            column,
-            found,
-            allowed,
-        } = &*self.0;
+        let Inner { problem, field, column, found, allowed } = &*self.0;
         let problem = match problem {
             SpecProblem::TooLong => "too long",
             SpecProblem::FieldCount => "wrong number of fields",
@@ -184,22 +172,13 @@ impl fmt::Display for SpecError {
             SpecProblem::TooOften => "fires too often",
             SpecProblem::Quartz => "refused by the crate cron",
         };
-        write!(
-            f,
-            "{field} (column {column}): {problem}: found `{found}`, allowed: {allowed}"
-        )
+        write!(f, "{field} (column {column}): {problem}: found `{found}`, allowed: {allowed}")
     }
 }
 
 impl fmt::Debug for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner {
-            problem,
-            field,
-            column,
-            found,
-            allowed,
-        } = &*self.0;
+        let Inner { problem, field, column, found, allowed } = &*self.0;
         f.debug_struct("SpecError")
             .field("problem", problem)
             .field("field", field)

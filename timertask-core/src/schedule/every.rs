@@ -20,10 +20,7 @@ pub(crate) struct Every {
 impl Every {
     pub(crate) fn new(period: i64, anchor: Trigger) -> Self {
         let period = period.max(1);
-        Self {
-            period,
-            anchor: anchor.as_secs().rem_euclid(period),
-        }
+        Self { period, anchor: anchor.as_secs().rem_euclid(period) }
     }
 
     pub(crate) const fn period(self) -> i64 {
@@ -105,14 +102,8 @@ fn nanos(mut text: &str) -> Option<u128> {
         if whole.is_empty() && fraction.is_empty() {
             return None;
         }
-        let (unit, rest) = UNITS
-            .iter()
-            .find_map(|(name, unit)| Some((*unit, rest.strip_prefix(name)?)))?;
-        let whole = if whole.is_empty() {
-            0
-        } else {
-            whole.parse::<u64>().ok()?
-        };
+        let (unit, rest) = UNITS.iter().find_map(|(name, unit)| Some((*unit, rest.strip_prefix(name)?)))?;
+        let whole = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()? };
         let mut part = u128::from(whole).checked_mul(unit)?;
         let mut scale = unit;
         for digit in fraction.bytes().map(|b| u128::from(b - b'0')) {
@@ -130,9 +121,5 @@ fn nanos(mut text: &str) -> Option<u128> {
 }
 
 fn digits(text: &str) -> (&str, &str) {
-    text.split_at(
-        text.bytes()
-            .position(|b| !b.is_ascii_digit())
-            .unwrap_or(text.len()),
-    )
+    text.split_at(text.bytes().position(|b| !b.is_ascii_digit()).unwrap_or(text.len()))
 }

@@ -91,11 +91,7 @@ impl Date {
         let in_year = in_century - 1_461 * year / 4;
         let march = (5 * in_year + 2) / 153;
         let day = in_year - (153 * march + 2) / 5 + 1;
-        let (month, next) = if march < 10 {
-            (march + 3, 0)
-        } else {
-            (march - 9, 1)
-        };
+        let (month, next) = if march < 10 { (march + 3, 0) } else { (march - 9, 1) };
         Self {
             year: narrow(100 * century + year + next) - 400_000,
             month: narrow(month).unsigned_abs(),
@@ -105,11 +101,7 @@ impl Date {
 
     /// Days since 1970-01-01.
     pub(crate) fn days(self) -> i64 {
-        let (year, march) = if self.month > 2 {
-            (self.year, self.month - 3)
-        } else {
-            (self.year - 1, self.month + 9)
-        };
+        let (year, march) = if self.month > 2 { (self.year, self.month - 3) } else { (self.year - 1, self.month + 9) };
         let year = i64::from(year);
         365 * year + year.div_euclid(4) - year.div_euclid(100)
             + year.div_euclid(400)
@@ -173,9 +165,7 @@ impl Fields {
             && if self.marks.has(Marks::EITHER_DAY) {
                 self.days != 0 || self.weekdays != 0
             } else {
-                self.weekdays != 0
-                    && (1..=12)
-                        .any(|m| self.months >> m & 1 == 1 && self.days & valid(2_000, m) != 0)
+                self.weekdays != 0 && (1..=12).any(|m| self.months >> m & 1 == 1 && self.days & valid(2_000, m) != 0)
             }
     }
 
@@ -189,11 +179,7 @@ impl Fields {
             return Some(day * DAY + second);
         }
         let day = self.next_day(day, date, years, steps)?;
-        let first = hms(
-            lowest(self.hours.into()),
-            lowest(self.minutes),
-            lowest(self.seconds),
-        );
+        let first = hms(lowest(self.hours.into()), lowest(self.minutes), lowest(self.seconds));
         Some(day * DAY + first)
     }
 
@@ -207,11 +193,7 @@ impl Fields {
             return Some(day * DAY + second);
         }
         let day = self.prev_day(day, date, years, steps)?;
-        let last = hms(
-            highest(self.hours.into()),
-            highest(self.minutes),
-            highest(self.seconds),
-        );
+        let last = hms(highest(self.hours.into()), highest(self.minutes), highest(self.seconds));
         Some(day * DAY + last)
     }
 
@@ -221,11 +203,7 @@ impl Fields {
         }
         let of_month = self.days >> date.day & 1 == 1;
         let of_week = self.weekdays == ALL_WEEKDAYS || self.weekdays >> weekday(day) & 1 == 1;
-        let matches = if self.marks.has(Marks::EITHER_DAY) {
-            of_month || of_week
-        } else {
-            of_month && of_week
-        };
+        let matches = if self.marks.has(Marks::EITHER_DAY) { of_month || of_week } else { of_month && of_week };
         matches && years.is_none_or(|y| y.binary_search(&date.year).is_ok())
     }
 
@@ -235,20 +213,12 @@ impl Fields {
         let turned = (week << 7 | week) >> first_weekday & 0x7F;
         let by_weekday = turned << 1 | turned << 8 | turned << 15 | turned << 22 | turned << 29;
         let by_weekday = u32::try_from(by_weekday & u64::from(u32::MAX)).unwrap_or(0);
-        let days = if self.marks.has(Marks::EITHER_DAY) {
-            self.days | by_weekday
-        } else {
-            self.days & by_weekday
-        };
+        let days = if self.marks.has(Marks::EITHER_DAY) { self.days | by_weekday } else { self.days & by_weekday };
         days & valid(year, month)
     }
 
     fn next_day(&self, day: i64, date: Date, years: Years<'_>, steps: &mut Steps) -> Option<i64> {
-        let Date {
-            mut year,
-            mut month,
-            day: of_month,
-        } = date;
+        let Date { mut year, mut month, day: of_month } = date;
         let mut first = day - i64::from(of_month) + 1;
         // Bits above the day itself; the 31st leaves none.
         let mut above = (!1_u32).checked_shl(of_month).unwrap_or(0);
@@ -275,22 +245,13 @@ impl Fields {
                     month = lowest(self.months.into());
                 }
             }
-            first = Date {
-                year,
-                month,
-                day: 1,
-            }
-            .days();
+            first = Date { year, month, day: 1 }.days();
             above = u32::MAX;
         }
     }
 
     fn prev_day(&self, day: i64, date: Date, years: Years<'_>, steps: &mut Steps) -> Option<i64> {
-        let Date {
-            mut year,
-            mut month,
-            day: of_month,
-        } = date;
+        let Date { mut year, mut month, day: of_month } = date;
         let mut first = day - i64::from(of_month) + 1;
         let mut below = (1_u32 << of_month) - 1;
         let mut of_month = Some(of_month);
@@ -298,9 +259,7 @@ impl Fields {
             let allowed = years.is_none_or(|y| y.binary_search(&year).is_ok());
             if allowed && self.months >> month & 1 == 1 {
                 let days = self.days_of(year, month, weekday(first)) & below;
-                let last = of_month
-                    .take()
-                    .map_or(Date::month_length(year, month), |day| day - 1);
+                let last = of_month.take().map_or(Date::month_length(year, month), |day| day - 1);
                 if days != 0 {
                     steps.take(last + 1 - (31 - days.leading_zeros()))?;
                     return Some(first - 1 + i64::from(31 - days.leading_zeros()));
@@ -319,12 +278,7 @@ impl Fields {
                     month = highest(self.months.into());
                 }
             }
-            first = Date {
-                year,
-                month,
-                day: 1,
-            }
-            .days();
+            first = Date { year, month, day: 1 }.days();
             below = u32::MAX;
         }
     }

@@ -7,11 +7,7 @@ use super::parse::Part;
 use super::{Kind, Schedule};
 
 /// Refuses what fires more often than `limits` allow.
-pub(super) fn check(
-    schedule: &Schedule,
-    limits: &SpecLimits,
-    text: Part<'_>,
-) -> Result<(), SpecError> {
+pub(super) fn check(schedule: &Schedule, limits: &SpecLimits, text: Part<'_>) -> Result<(), SpecError> {
     let Some(least) = limits.min_interval else {
         return Ok(());
     };
@@ -38,16 +34,11 @@ impl Fields {
         let seconds = Line::of(self.seconds, 1, 0);
         let minutes = Line::of(self.minutes, 60, seconds.length);
         let hours = Line::of(self.hours.into(), 3_600, minutes.length);
-        let within = [seconds.least, minutes.least, hours.least]
-            .into_iter()
-            .flatten()
-            .min();
+        let within = [seconds.least, minutes.least, hours.least].into_iter().flatten().min();
         if within.is_some_and(|least| least <= 60) {
             return within;
         }
-        let across = self
-            .shortest_days(years)
-            .map(|days| days * DAY - hours.length);
+        let across = self.shortest_days(years).map(|days| days * DAY - hours.length);
         [within, across].into_iter().flatten().min()
     }
 
@@ -55,16 +46,7 @@ impl Fields {
     fn shortest_days(&self, years: Years<'_>) -> Option<i64> {
         let first = years.and_then(<[i32]>::first).copied().unwrap_or(2_000);
         let mut steps = Steps::new();
-        let mut day = self.day_from(
-            Date {
-                year: first,
-                month: 1,
-                day: 1,
-            }
-            .days(),
-            years,
-            &mut steps,
-        )?;
+        let mut day = self.day_from(Date { year: first, month: 1, day: 1 }.days(), years, &mut steps)?;
         let mut least: Option<i64> = None;
         while let Some(next) = self.day_from(day + 1, years, &mut steps) {
             least = Some(least.map_or(next - day, |l| l.min(next - day)));
@@ -77,8 +59,7 @@ impl Fields {
     }
 
     fn day_from(&self, day: i64, years: Years<'_>, steps: &mut Steps) -> Option<i64> {
-        self.next_local(day * DAY, years, steps)
-            .map(|local| local.div_euclid(DAY))
+        self.next_local(day * DAY, years, steps).map(|local| local.div_euclid(DAY))
     }
 }
 
@@ -99,9 +80,6 @@ impl Line {
             least = Some(least.map_or(value - last, |l| l.min(value - last)));
             last = value;
         }
-        Self {
-            least: least.map(|steps| steps * unit - smaller),
-            length: (last - first) * unit + smaller,
-        }
+        Self { least: least.map(|steps| steps * unit - smaller), length: (last - first) * unit + smaller }
     }
 }

@@ -44,9 +44,7 @@ use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 
 pub use error::{SpecError, SpecField, SpecProblem};
-pub use options::{
-    Calendar, Dialect, Dst, DstError, EveryBase, Fold, Gap, ScheduleOptions, SpecLimits,
-};
+pub use options::{Calendar, Dialect, Dst, DstError, EveryBase, Fold, Gap, ScheduleOptions, SpecLimits};
 pub use upcoming::{Between, Note, Occurrence, Swallowed, SwallowedTime, Upcoming};
 
 use crate::time::Trigger;
@@ -93,10 +91,7 @@ struct Rare {
 
 impl Rare {
     fn key(&self) -> (Option<&[i32]>, Option<&str>) {
-        (
-            self.years.as_deref(),
-            self.calendar.as_ref().map(|c| &*c.name),
-        )
+        (self.years.as_deref(), self.calendar.as_ref().map(|c| &*c.name))
     }
 }
 
@@ -127,14 +122,8 @@ impl Schedule {
         Self::with_years(kind, zone, None, calendar)
     }
 
-    fn with_years(
-        kind: Kind,
-        zone: Tz,
-        years: Option<Box<[i32]>>,
-        calendar: Option<NamedCalendar>,
-    ) -> Self {
-        let rare =
-            (years.is_some() || calendar.is_some()).then(|| Arc::new(Rare { years, calendar }));
+    fn with_years(kind: Kind, zone: Tz, years: Option<Box<[i32]>>, calendar: Option<NamedCalendar>) -> Self {
+        let rare = (years.is_some() || calendar.is_some()).then(|| Arc::new(Rare { years, calendar }));
         Self { kind, zone, rare }
     }
 
@@ -177,9 +166,7 @@ impl Schedule {
         let next = match (&self.kind, self.calendar()) {
             (Kind::Cron(fields), _) => self.matches(fields).next(Zone::of(self.zone), after),
             (Kind::Every(every), None) => Some(every.next(after)),
-            (Kind::Every(every), Some(calendar)) => {
-                search::next_every(*every, Zone::of(self.zone), calendar, after)
-            }
+            (Kind::Every(every), Some(calendar)) => search::next_every(*every, Zone::of(self.zone), calendar, after),
             (Kind::At(at), _) => self.once(*at).filter(|at| *at > after),
         };
         next.filter(|next| *next <= LATEST).map(Trigger::from_secs)
@@ -198,22 +185,17 @@ impl Schedule {
         let prev = match (&self.kind, self.calendar()) {
             (Kind::Cron(fields), _) => self.matches(fields).prev(Zone::of(self.zone), before),
             (Kind::Every(every), None) => Some(every.prev(before)),
-            (Kind::Every(every), Some(calendar)) => {
-                search::prev_every(*every, Zone::of(self.zone), calendar, before)
-            }
+            (Kind::Every(every), Some(calendar)) => search::prev_every(*every, Zone::of(self.zone), calendar, before),
             (Kind::At(at), _) => self.once(*at).filter(|at| *at < before),
         };
-        prev.filter(|prev| *prev >= EARLIEST)
-            .map(Trigger::from_secs)
+        prev.filter(|prev| *prev >= EARLIEST).map(Trigger::from_secs)
     }
 
     /// The one instant of `@at`, unless the calendar excludes its day.
     fn once(&self, at: Trigger) -> Option<i64> {
         let at = at.as_secs();
         let local = at + Zone::of(self.zone).at(at).offset;
-        let excluded = self
-            .calendar()
-            .is_some_and(|calendar| search::excludes(calendar, local));
+        let excluded = self.calendar().is_some_and(|calendar| search::excludes(calendar, local));
         (!excluded).then_some(at)
     }
 
@@ -290,9 +272,7 @@ impl Schedule {
     pub fn period_after(&self, after: Trigger) -> Option<Duration> {
         let first = self.next_trigger(after)?;
         let second = self.next_trigger(first)?;
-        u64::try_from(second.as_secs() - first.as_secs())
-            .ok()
-            .map(Duration::from_secs)
+        u64::try_from(second.as_secs() - first.as_secs()).ok().map(Duration::from_secs)
     }
 
     /// The zone in which the expression is read.
@@ -318,9 +298,7 @@ impl Schedule {
     pub fn lint(&self) -> Vec<SpecWarning> {
         let name = self.zone.name();
         let old = !name.contains('/') && !matches!(name, "UTC" | "GMT");
-        old.then_some(SpecWarning::LegacyZone { name })
-            .into_iter()
-            .collect()
+        old.then_some(SpecWarning::LegacyZone { name }).into_iter().collect()
     }
 
     fn calendar(&self) -> Option<&dyn Calendar> {
@@ -332,11 +310,7 @@ impl Schedule {
     }
 
     fn matches<'a>(&'a self, fields: &'a Fields) -> Matches<'a> {
-        Matches {
-            fields,
-            years: self.years(),
-            calendar: self.calendar(),
-        }
+        Matches { fields, years: self.years(), calendar: self.calendar() }
     }
 }
 
@@ -388,9 +362,5 @@ pub enum SpecWarning {
 /// The first whole second at or after `instant`.
 fn ceiling(instant: DateTime<Utc>) -> Trigger {
     let second = Trigger::from(instant);
-    if instant.timestamp_subsec_nanos() == 0 {
-        second
-    } else {
-        Trigger::from_secs(second.as_secs() + 1)
-    }
+    if instant.timestamp_subsec_nanos() == 0 { second } else { Trigger::from_secs(second.as_secs() + 1) }
 }

@@ -84,9 +84,7 @@ impl fmt::Display for Dst {
 
 /// A text that names no [`Dst`] rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown rule for clock changes, allowed: auto, cron, skip+first, skip+both, shift+first, shift+both"
-)]
+#[error("unknown rule for clock changes, allowed: auto, cron, skip+first, skip+both, shift+first, shift+both")]
 #[non_exhaustive]
 pub struct DstError;
 
@@ -240,10 +238,7 @@ impl ScheduleOptions {
     /// Days without trigger points. Schedules with calendars of the same name count as equal.
     #[must_use]
     pub fn calendar(mut self, name: impl Into<Arc<str>>, calendar: Arc<dyn Calendar>) -> Self {
-        self.calendar = Some(NamedCalendar {
-            name: name.into(),
-            calendar,
-        });
+        self.calendar = Some(NamedCalendar { name: name.into(), calendar });
         self
     }
 }

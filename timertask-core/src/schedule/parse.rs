@@ -25,36 +25,22 @@ pub(super) struct Part<'a> {
 impl<'a> Part<'a> {
     /// An error about this part. All text before it is ASCII or the error would have come earlier, so a byte is
     /// a column.
-    pub(super) fn error(
-        self,
-        problem: SpecProblem,
-        field: SpecField,
-        allowed: &'static str,
-    ) -> SpecError {
+    pub(super) fn error(self, problem: SpecProblem, field: SpecField, allowed: &'static str) -> SpecError {
         SpecError::new(problem, field, self.at + 1, self.text, allowed)
     }
 
     pub(super) fn trim(self) -> Self {
         let text = self.text.trim_start_matches(BLANK);
-        Part {
-            text: text.trim_end_matches(BLANK),
-            at: self.at + self.text.len() - text.len(),
-        }
+        Part { text: text.trim_end_matches(BLANK), at: self.at + self.text.len() - text.len() }
     }
 
     /// What follows the first `n` bytes.
     pub(super) fn skip(self, n: usize) -> Self {
-        Part {
-            text: self.text.get(n..).unwrap_or(""),
-            at: self.at + n,
-        }
+        Part { text: self.text.get(n..).unwrap_or(""), at: self.at + n }
     }
 
     fn first(self, n: usize) -> Self {
-        Part {
-            text: self.text.get(..n).unwrap_or(""),
-            at: self.at,
-        }
+        Part { text: self.text.get(..n).unwrap_or(""), at: self.at }
     }
 
     /// The text up to the next blank, and what follows it.
@@ -86,11 +72,7 @@ const BLANK: [char; 2] = [' ', '\t'];
 pub(super) fn schedule(text: &str, options: &ScheduleOptions) -> Result<Schedule, SpecError> {
     let whole = Part { text, at: 0 };
     if text.len() > LONGEST {
-        return Err(whole.error(
-            SpecProblem::TooLong,
-            SpecField::Expression,
-            "at most 256 bytes",
-        ));
+        return Err(whole.error(SpecProblem::TooLong, SpecField::Expression, "at most 256 bytes"));
     }
     let (zone, body) = zone(whole.trim())?;
     let zone = zone.unwrap_or(options.zone);
@@ -101,11 +83,7 @@ pub(super) fn schedule(text: &str, options: &ScheduleOptions) -> Result<Schedule
     } else {
         let fields = fields(body, options)?;
         if !fields.can_fire() {
-            return Err(body.error(
-                SpecProblem::Never,
-                SpecField::DayOfMonth,
-                "a day that one of the months has",
-            ));
+            return Err(body.error(SpecProblem::Never, SpecField::DayOfMonth, "a day that one of the months has"));
         }
         Schedule::of(Kind::Cron(fields), zone, options.calendar.clone())
     };
@@ -134,8 +112,7 @@ fn zone(text: Part<'_>) -> Result<(Option<Tz>, Part<'_>), SpecError> {
 }
 
 fn starts_with(text: &str, prefix: &str) -> bool {
-    text.get(..prefix.len())
-        .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }
 
 /// `@daily` and the like, `@every`, `@at`.
@@ -161,10 +138,7 @@ fn at_sign(text: Part<'_>, options: &ScheduleOptions) -> Result<Kind, SpecError>
     if name.text.eq_ignore_ascii_case("@at") {
         return at(rest).map(Kind::At);
     }
-    let Some((_, expression)) = NAMES
-        .iter()
-        .find(|(n, _)| name.text.eq_ignore_ascii_case(n))
-    else {
+    let Some((_, expression)) = NAMES.iter().find(|(n, _)| name.text.eq_ignore_ascii_case(n)) else {
         return Err(name.error(
             SpecProblem::UnknownMacro,
             SpecField::Macro,
@@ -172,21 +146,9 @@ fn at_sign(text: Part<'_>, options: &ScheduleOptions) -> Result<Kind, SpecError>
         ));
     };
     if !rest.text.is_empty() {
-        return Err(rest.error(
-            SpecProblem::Syntax,
-            SpecField::Macro,
-            "nothing behind the name",
-        ));
+        return Err(rest.error(SpecProblem::Syntax, SpecField::Macro, "nothing behind the name"));
     }
-    five_or_six(
-        Part {
-            text: expression,
-            at: text.at,
-        },
-        Dialect::Five,
-        options.dst,
-    )
-    .map(Kind::Cron)
+    five_or_six(Part { text: expression, at: text.at }, Dialect::Five, options.dst).map(Kind::Cron)
 }
 
 /// The instant of `@at`.
@@ -198,9 +160,7 @@ fn at(text: Part<'_>) -> Result<Trigger, SpecError> {
             "an instant of RFC 3339 in whole seconds, such as 2030-01-31T12:00:00Z",
         )
     };
-    let instant = DateTime::parse_from_rfc3339(text.text)
-        .map_err(|_| refused())?
-        .to_utc();
+    let instant = DateTime::parse_from_rfc3339(text.text).map_err(|_| refused())?.to_utc();
     // A leap second has more than a second's worth of nanoseconds and is refused with the fractions.
     if instant.timestamp_subsec_nanos() != 0 {
         return Err(refused());
@@ -214,10 +174,7 @@ fn fields(text: Part<'_>, options: &ScheduleOptions) -> Result<Fields, SpecError
 
 /// The words of a text, up to `N`, and how many there are in all.
 pub(super) fn words<const N: usize>(text: Part<'_>) -> ([Part<'_>; N], usize) {
-    let mut words = [Part {
-        text: "",
-        at: text.at,
-    }; N];
+    let mut words = [Part { text: "", at: text.at }; N];
     let mut count = 0;
     let mut rest = text;
     while !rest.text.is_empty() {
@@ -245,15 +202,7 @@ fn five_or_six(text: Part<'_>, dialect: Dialect, dst: Dst) -> Result<Fields, Spe
             return Err(text.error(SpecProblem::FieldCount, SpecField::Expression, wanted));
         }
     };
-    let second = if leading == 0 {
-        Set {
-            bits: 1,
-            star: false,
-            whole: false,
-        }
-    } else {
-        set(words[0], &SECOND)?
-    };
+    let second = if leading == 0 { Set { bits: 1, star: false, whole: false } } else { set(words[0], &SECOND)? };
     let minute = set(words[leading], &MINUTE)?;
     let hour = set(words[leading + 1], &HOUR)?;
     let day = set(words[leading + 2], &DAY_OF_MONTH)?;
@@ -309,44 +258,19 @@ pub(super) struct Unit {
     pub(super) steps: &'static str,
 }
 
-const SECOND: Unit = Unit {
-    field: SpecField::Second,
-    min: 0,
-    max: 59,
-    last: 59,
-    names: &[],
-    values: "0-59",
-    steps: "a step of 1-59",
-};
-const MINUTE: Unit = Unit {
-    field: SpecField::Minute,
-    ..SECOND
-};
-const HOUR: Unit = Unit {
-    field: SpecField::Hour,
-    max: 23,
-    last: 23,
-    values: "0-23",
-    steps: "a step of 1-23",
-    ..SECOND
-};
-const DAY_OF_MONTH: Unit = Unit {
-    field: SpecField::DayOfMonth,
-    min: 1,
-    max: 31,
-    last: 31,
-    values: "1-31",
-    steps: "a step of 1-30",
-    ..SECOND
-};
+const SECOND: Unit =
+    Unit { field: SpecField::Second, min: 0, max: 59, last: 59, names: &[], values: "0-59", steps: "a step of 1-59" };
+const MINUTE: Unit = Unit { field: SpecField::Minute, ..SECOND };
+const HOUR: Unit =
+    Unit { field: SpecField::Hour, max: 23, last: 23, values: "0-23", steps: "a step of 1-23", ..SECOND };
+const DAY_OF_MONTH: Unit =
+    Unit { field: SpecField::DayOfMonth, min: 1, max: 31, last: 31, values: "1-31", steps: "a step of 1-30", ..SECOND };
 const MONTH: Unit = Unit {
     field: SpecField::Month,
     min: 1,
     max: 12,
     last: 12,
-    names: &[
-        "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
-    ],
+    names: &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
     values: "1-12 or JAN-DEC",
     steps: "a step of 1-11",
 };
@@ -370,11 +294,7 @@ pub(super) struct Set {
 }
 
 fn set(text: Part<'_>, unit: &Unit) -> Result<Set, SpecError> {
-    let mut set = Set {
-        bits: 0,
-        star: false,
-        whole: false,
-    };
+    let mut set = Set { bits: 0, star: false, whole: false };
     for item in text.split(b',') {
         let (range, step) = match item.cut(b'/') {
             Some((range, step)) => (range, Some(step)),
@@ -386,23 +306,12 @@ fn set(text: Part<'_>, unit: &Unit) -> Result<Set, SpecError> {
         } else if let Some((from, upto)) = range.cut(b'-') {
             let bounds = (value(from, item, unit)?, value(upto, item, unit)?);
             if bounds.0 > bounds.1 {
-                return Err(range.error(
-                    SpecProblem::Reversed,
-                    unit.field,
-                    "a range that rises, or a list of two",
-                ));
+                return Err(range.error(SpecProblem::Reversed, unit.field, "a range that rises, or a list of two"));
             }
             bounds
         } else {
             let from = value(range, item, unit)?;
-            (
-                from,
-                if step.is_some() {
-                    unit.last.max(from)
-                } else {
-                    from
-                },
-            )
+            (from, if step.is_some() { unit.last.max(from) } else { from })
         };
         let step = match step {
             None => 1,
@@ -451,10 +360,7 @@ fn value(text: Part<'_>, item: Part<'_>, unit: &Unit) -> Result<u32, SpecError> 
     if !is_word {
         return Err(item.error(SpecProblem::Syntax, unit.field, ITEM));
     }
-    match (unit.min..)
-        .zip(unit.names)
-        .find(|(_, name)| text.text.eq_ignore_ascii_case(name))
-    {
+    match (unit.min..).zip(unit.names).find(|(_, name)| text.text.eq_ignore_ascii_case(name)) {
         Some((number, _)) => Ok(number),
         None => Err(text.error(SpecProblem::OutOfRange, unit.field, unit.values)),
     }

@@ -21,15 +21,10 @@ const FIELDS: [SpecField; 7] = [
     SpecField::DayOfWeek,
     SpecField::Year,
 ];
-const ALLOWED: &str =
-    "what the crate cron takes: *, ? for days, values, a-b, a/n, a-b/n, */n, lists; 1 is Sunday";
+const ALLOWED: &str = "what the crate cron takes: *, ? for days, values, a-b, a/n, a-b/n, */n, lists; 1 is Sunday";
 
 /// Reads `body`, which begins with `quartz:`.
-pub(super) fn schedule(
-    body: Part<'_>,
-    zone: Tz,
-    options: &ScheduleOptions,
-) -> Result<Schedule, SpecError> {
+pub(super) fn schedule(body: Part<'_>, zone: Tz, options: &ScheduleOptions) -> Result<Schedule, SpecError> {
     let text = body.skip("quartz:".len()).trim();
     let (words, count) = words::<7>(text);
     if !(6..=7).contains(&count) {
@@ -48,10 +43,7 @@ pub(super) fn schedule(
             }
         }
     }
-    let read = text
-        .text
-        .parse::<cron::Schedule>()
-        .map_err(|_| refused(text, &words[..count]))?;
+    let read = text.text.parse::<cron::Schedule>().map_err(|_| refused(text, &words[..count]))?;
     let star = |word: Part<'_>| word.split(b',').any(|item| item.text.starts_with('*'));
     let (kind, years) = convert(&read, star(words[1]), star(words[2]), options.dst);
     if !can_fire(&kind, years.as_deref()) {
@@ -61,20 +53,13 @@ pub(super) fn schedule(
             "a day that one of the months and years has",
         ));
     }
-    Ok(Schedule::with_years(
-        Kind::Cron(kind),
-        zone,
-        years,
-        options.calendar.clone(),
-    ))
+    Ok(Schedule::with_years(Kind::Cron(kind), zone, years, options.calendar.clone()))
 }
 
 /// `*`, `?`, a value or a range, and a step or not.
 fn is_item(item: Part<'_>) -> bool {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let value = |text: &str| {
-        digits(text) || !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphabetic())
-    };
+    let value = |text: &str| digits(text) || !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphabetic());
     let range = match item.cut(b'/') {
         Some((range, step)) if digits(step.text) => range,
         Some(_) => return false,
@@ -99,20 +84,10 @@ fn refused(text: Part<'_>, words: &[Part<'_>]) -> SpecError {
 }
 
 /// What the crate understood, as bit sets and a list of years, if those are restricted.
-fn convert(
-    read: &cron::Schedule,
-    minute_star: bool,
-    hour_star: bool,
-    dst: Dst,
-) -> (Fields, Option<Box<[i32]>>) {
-    let bits =
-        |ordinals: &mut dyn Iterator<Item = u32>| ordinals.fold(0_u64, |set, n| set | 1 << n);
-    let years = (!read.years().is_all()).then(|| {
-        read.years()
-            .iter()
-            .filter_map(|year| i32::try_from(year).ok())
-            .collect::<Box<[i32]>>()
-    });
+fn convert(read: &cron::Schedule, minute_star: bool, hour_star: bool, dst: Dst) -> (Fields, Option<Box<[i32]>>) {
+    let bits = |ordinals: &mut dyn Iterator<Item = u32>| ordinals.fold(0_u64, |set, n| set | 1 << n);
+    let years = (!read.years().is_all())
+        .then(|| read.years().iter().filter_map(|year| i32::try_from(year).ok()).collect::<Box<[i32]>>());
     let days = low_32(bits(&mut read.days_of_month().iter()));
     // Its Sunday is 1, ours is 0.
     let weekdays = u8::try_from(bits(&mut read.days_of_week().iter()) >> 1).unwrap_or(0);
@@ -139,15 +114,7 @@ fn can_fire(fields: &Fields, years: Option<&[i32]>) -> bool {
     let Some(first) = years.map(|years| years.first().copied()) else {
         return fields.can_fire();
     };
-    let start = first.map(|year| {
-        Date {
-            year,
-            month: 1,
-            day: 1,
-        }
-        .days()
-            * DAY
-    });
+    let start = first.map(|year| Date { year, month: 1, day: 1 }.days() * DAY);
     start.is_some_and(|start| fields.next_local(start, years, &mut Steps::new()).is_some())
 }
 
@@ -155,12 +122,7 @@ fn can_fire(fields: &Fields, years: Option<&[i32]>) -> bool {
 pub(super) fn from_cron(read: &cron::Schedule, options: &ScheduleOptions) -> Schedule {
     let (minute_star, hour_star) = stars(read);
     let (fields, years) = convert(read, minute_star, hour_star, options.dst);
-    Schedule::with_years(
-        Kind::Cron(fields),
-        options.zone,
-        years,
-        options.calendar.clone(),
-    )
+    Schedule::with_years(Kind::Cron(fields), options.zone, years, options.calendar.clone())
 }
 
 /// Whether an item of the minute field, and one of the hour field, begins with `*`.
@@ -170,9 +132,7 @@ fn stars(read: &cron::Schedule) -> (bool, bool) {
         return (false, source == "@hourly");
     }
     let words: Vec<&str> = source.split_whitespace().collect();
-    let tight = words
-        .iter()
-        .all(|word| word.split(',').all(|text| is_item(Part { text, at: 0 })));
+    let tight = words.iter().all(|word| word.split(',').all(|text| is_item(Part { text, at: 0 })));
     match words[..] {
         [_, minute, hour, ..] if tight && (6..=7).contains(&words.len()) => {
             let star = |word: &str| word.split(',').any(|item| item.starts_with('*'));

@@ -105,11 +105,7 @@ impl Matches<'_> {
             }
             let gone = span.begin + span.before;
             let twice = span.after_fold() && self.fields.fold == Fold::First;
-            let start = if twice {
-                gone
-            } else {
-                span.begin + span.offset
-            };
+            let start = if twice { gone } else { span.begin + span.offset };
             match found {
                 Some(local) if local >= start => return Some(local - span.offset),
                 Some(local) if local >= gone && self.fields.gap == Gap::Shift => {
@@ -135,12 +131,7 @@ impl Matches<'_> {
 }
 
 /// The least grid point after `after` that lies on no excluded day.
-pub(crate) fn next_every(
-    every: Every,
-    zone: &Zone,
-    calendar: &dyn Calendar,
-    after: i64,
-) -> Option<i64> {
+pub(crate) fn next_every(every: Every, zone: &Zone, calendar: &dyn Calendar, after: i64) -> Option<i64> {
     let mut steps = Steps::new();
     let mut instant = every.next(after);
     loop {
@@ -156,12 +147,7 @@ pub(crate) fn next_every(
 }
 
 /// The greatest grid point before `before` that lies on no excluded day.
-pub(crate) fn prev_every(
-    every: Every,
-    zone: &Zone,
-    calendar: &dyn Calendar,
-    before: i64,
-) -> Option<i64> {
+pub(crate) fn prev_every(every: Every, zone: &Zone, calendar: &dyn Calendar, before: i64) -> Option<i64> {
     let mut steps = Steps::new();
     let mut instant = every.prev(before);
     loop {

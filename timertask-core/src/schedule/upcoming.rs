@@ -71,10 +71,7 @@ pub struct Upcoming<'a> {
 
 impl<'a> Upcoming<'a> {
     pub(super) fn new(schedule: &'a Schedule, after: DateTime<Utc>) -> Self {
-        Self {
-            schedule,
-            after: Some(after.into()),
-        }
+        Self { schedule, after: Some(after.into()) }
     }
 
     /// The local times that gaps swallow from here on; see [`Schedule::swallowed`].
@@ -105,10 +102,7 @@ pub struct Between<'a> {
 
 impl<'a> Between<'a> {
     pub(super) fn new(schedule: &'a Schedule, after: DateTime<Utc>, upto: DateTime<Utc>) -> Self {
-        Self {
-            upcoming: Upcoming::new(schedule, after),
-            upto,
-        }
+        Self { upcoming: Upcoming::new(schedule, after), upto }
     }
 }
 
@@ -116,10 +110,7 @@ impl Iterator for Between<'_> {
     type Item = Occurrence;
 
     fn next(&mut self) -> Option<Occurrence> {
-        let next = self
-            .upcoming
-            .next()
-            .filter(|next| next.instant <= self.upto);
+        let next = self.upcoming.next().filter(|next| next.instant <= self.upto);
         if next.is_none() {
             self.upcoming.after = None;
         }
@@ -136,25 +127,17 @@ impl Schedule {
             Kind::Cron(fields) => self.note(fields, trigger.as_secs()),
             Kind::Every(_) | Kind::At(_) => Note::Regular,
         };
-        Occurrence {
-            instant,
-            local: instant.with_timezone(&self.zone),
-            note,
-        }
+        Occurrence { instant, local: instant.with_timezone(&self.zone), note }
     }
 
     fn note(&self, fields: &Fields, instant: i64) -> Note {
         let span = Zone::of(self.zone).at(instant);
         let local = instant + span.offset;
         if span.after_fold() && fields.fold == Fold::Both && local < span.begin + span.before {
-            return Note::Repeated {
-                first: utc(local - span.before),
-            };
+            return Note::Repeated { first: utc(local - span.before) };
         }
         if span.after_gap() && instant == span.begin {
-            let gone = self
-                .matches(fields)
-                .next_local(span.begin + span.before, &mut Steps::new());
+            let gone = self.matches(fields).next_local(span.begin + span.before, &mut Steps::new());
             if let Some(gone) = gone.filter(|gone| *gone < local)
                 && !self.is_match(fields, local)
             {
@@ -197,11 +180,7 @@ pub struct Swallowed<'a> {
 impl<'a> Swallowed<'a> {
     pub(super) fn new(schedule: &'a Schedule, after: DateTime<Utc>) -> Self {
         let after = Trigger::from(after).as_secs().clamp(EARLIEST, LATEST);
-        Self {
-            schedule,
-            span: Zone::of(schedule.zone).index(after) + 1,
-            from: i64::MIN,
-        }
+        Self { schedule, span: Zone::of(schedule.zone).index(after) + 1, from: i64::MIN }
     }
 }
 
@@ -216,16 +195,10 @@ impl Iterator for Swallowed<'_> {
         while fields.gap == Gap::Skip && self.span < zone.len() {
             let span = zone.span(self.span);
             let from = self.from.max(span.begin + span.before);
-            let found = self
-                .schedule
-                .matches(fields)
-                .next_local(from, &mut Steps::new());
+            let found = self.schedule.matches(fields).next_local(from, &mut Steps::new());
             if let Some(local) = found.filter(|local| *local < span.begin + span.offset) {
                 self.from = local + 1;
-                return Some(SwallowedTime {
-                    local: utc(local).naive_utc(),
-                    gap_ends: utc(span.begin),
-                });
+                return Some(SwallowedTime { local: utc(local).naive_utc(), gap_ends: utc(span.begin) });
             }
             self.span += 1;
             self.from = i64::MIN;

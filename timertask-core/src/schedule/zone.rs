@@ -14,7 +14,7 @@ const FIRST: i64 = -4_450_000_000;
 const LAST: i64 = 4_200_000_000;
 /// The offset is sampled this often. No two changes of one zone lie closer together than 6.9 days; a test
 /// over all zones notices when a new `chrono-tz` breaks that.
-const SAMPLE: i64 = 2 * 86_400;
+pub(crate) const SAMPLE: i64 = 6 * 86_400;
 /// One bucket of the index covers 2^22 seconds, about 48 days.
 const BUCKET_BITS: u32 = 22;
 
@@ -51,12 +51,7 @@ pub(crate) struct Zone {
 }
 
 static ZONES: [OnceLock<Zone>; TZ_VARIANTS.len()] = [const { OnceLock::new() }; TZ_VARIANTS.len()];
-static UTC: Span = Span {
-    begin: i64::MIN,
-    end: i64::MAX,
-    offset: 0,
-    before: 0,
-};
+static UTC: Span = Span { begin: i64::MIN, end: i64::MAX, offset: 0, before: 0 };
 
 impl Zone {
     /// The table of `tz`, built at its first use.
@@ -67,12 +62,7 @@ impl Zone {
     fn read(tz: Tz) -> Zone {
         let mut spans: Vec<Span> = Vec::new();
         let first = offset_at(tz, FIRST);
-        let mut span = Span {
-            begin: i64::MIN,
-            end: i64::MAX,
-            offset: first,
-            before: first,
-        };
+        let mut span = Span { begin: i64::MIN, end: i64::MAX, offset: first, before: first };
         let mut t = FIRST;
         while t < LAST {
             let sample = offset_at(tz, t + SAMPLE);
@@ -80,12 +70,7 @@ impl Zone {
                 let change = bisect(tz, t, t + SAMPLE, span.offset);
                 span.end = change;
                 spans.push(span);
-                span = Span {
-                    begin: change,
-                    end: i64::MAX,
-                    offset: sample,
-                    before: span.offset,
-                };
+                span = Span { begin: change, end: i64::MAX, offset: sample, before: span.offset };
             }
             t += SAMPLE;
         }
@@ -149,8 +134,6 @@ fn bisect(tz: Tz, mut low: i64, mut high: i64, offset: i64) -> i64 {
 }
 
 fn offset_at(tz: Tz, instant: i64) -> i64 {
-    let utc = DateTime::from_timestamp(instant, 0)
-        .unwrap_or_default()
-        .naive_utc();
+    let utc = DateTime::from_timestamp(instant, 0).unwrap_or_default().naive_utc();
     i64::from(tz.offset_from_utc_datetime(&utc).fix().local_minus_utc())
 }

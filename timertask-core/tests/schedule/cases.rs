@@ -1,6 +1,4 @@
-//! Every row of `cases/expressions.jsonl` is answered as `cases/README.md` says.
-
-#![allow(clippy::expect_used, reason = "helpers of tests")]
+//! Every row of `../cases/expressions.jsonl` is answered as `cases/README.md` says.
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
@@ -72,7 +70,7 @@ fn list(value: &Value) -> Option<Vec<DateTime<Utc>>> {
 }
 
 fn rows() -> Vec<Row> {
-    let text = include_str!("cases/expressions.jsonl");
+    let text = include_str!("../cases/expressions.jsonl");
     text.lines().map(|line| Row(serde_json::from_str(line).expect("a row"))).collect()
 }
 

@@ -1,0 +1,275 @@
+//! The search against brute force: each local minute around a change of clocks, mapped by chrono-tz itself.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, Datelike, Days, MappedLocalTime, NaiveDateTime, TimeDelta, TimeZone, Timelike, Utc};
+use chrono_tz::Tz;
+
+use crate::random::Random;
+use timertask_core::{Dst, Fold, Gap, Note, Schedule, ScheduleOptions};
+
+/// Zones with changes of all kinds: half hours, midnight, whole days, two hours, Ramadan, moves for good.
+const ZONES: [Tz; 26] = [
+    Tz::UTC,
+    Tz::Europe__Berlin,
+    Tz::Europe__London,
+    Tz::Europe__Riga,
+    Tz::Europe__Moscow,
+    Tz::America__New_York,
+    Tz::America__St_Johns,
+    Tz::America__Sao_Paulo,
+    Tz::America__Santiago,
+    Tz::America__Havana,
+    Tz::America__Nuuk,
+    Tz::America__Caracas,
+    Tz::America__Asuncion,
+    Tz::Antarctica__Troll,
+    Tz::Asia__Beirut,
+    Tz::Asia__Gaza,
+    Tz::Asia__Tehran,
+    Tz::Asia__Pyongyang,
+    Tz::Asia__Kathmandu,
+    Tz::Africa__Casablanca,
+    Tz::Africa__Cairo,
+    Tz::Australia__Lord_Howe,
+    Tz::Pacific__Apia,
+    Tz::Pacific__Chatham,
+    Tz::Pacific__Kwajalein,
+    Tz::Pacific__Kiritimati,
+];
+
+const POLICIES: [Dst; 6] = [
+    Dst::Auto,
+    Dst::Cron,
+    Dst::Exact(Gap::Skip, Fold::First),
+    Dst::Exact(Gap::Skip, Fold::Both),
+    Dst::Exact(Gap::Shift, Fold::First),
+    Dst::Exact(Gap::Shift, Fold::Both),
+];
+
+const EXPRESSIONS: [&str; 16] = [
+    "* * * * *",
+    "*/15 * * * *",
+    "30 2 * * *",
+    "0 0 * * *",
+    "59 23 * * *",
+    "0 1,2,3 * * *",
+    "15,45 0-4 * * *",
+    "*/20 1-3 * * *",
+    "0 */2 * * *",
+    "7 2-23/5 * * 5-7",
+    "0 12 * * *",
+    "30 0 29,30,31 * 6",
+    "45 23 1-7 * *",
+    "0 3 * 3,4,10,11 0",
+    "30 * 27-31 * *",
+    "1 0 */3 12 *",
+];
+
+/// An expression, read in the plainest way: a table for each field.
+struct Plain {
+    fields: [[bool; 60]; 5],
+    either: bool,
+}
+
+impl Plain {
+    fn read(expression: &str) -> Self {
+        let texts: Vec<&str> = expression.split(' ').collect();
+        let mut fields = [[false; 60]; 5];
+        for ((table, text), (min, max)) in
+            fields.iter_mut().zip(&texts).zip([(0, 59), (0, 23), (1, 31), (1, 12), (0, 6)])
+        {
+            for item in text.split(',') {
+                let (range, step) = item.split_once('/').unwrap_or((item, "1"));
+                let number = |text: &str| text.parse::<usize>().expect("a number");
+                let (from, upto) = match range.split_once('-') {
+                    Some((from, upto)) => (number(from), number(upto)),
+                    None if range == "*" => (min, max),
+                    None => (number(range), if item.contains('/') { max } else { number(range) }),
+                };
+                for value in (from..=upto).step_by(number(step)) {
+                    table[if max == 6 { value % 7 } else { value }] = true;
+                }
+            }
+        }
+        Self { fields, either: texts[2] != "*" && texts[4] != "*" }
+    }
+
+    fn matches(&self, local: NaiveDateTime) -> bool {
+        let [minute, hour, day, month, week] = &self.fields;
+        let of_month = day[local.day() as usize];
+        let of_week = week[local.weekday().num_days_from_sunday() as usize];
+        minute[local.minute() as usize]
+            && hour[local.hour() as usize]
+            && month[local.month() as usize]
+            && if self.either { of_month || of_week } else { of_month && of_week }
+    }
+}
+
+/// What a local minute stands for, asked of chrono-tz.
+#[derive(Clone, Copy)]
+enum Image {
+    One(DateTime<Utc>),
+    Two(DateTime<Utc>, DateTime<Utc>),
+    Gone { until: DateTime<Utc> },
+}
+
+/// Somewhat over two days around a change of a zone; beyond them, local times that may stand for an instant in them.
+struct Around {
+    zone: Tz,
+    change: DateTime<Utc>,
+    from: DateTime<Utc>,
+    upto: DateTime<Utc>,
+}
+
+impl Around {
+    fn new(zone: Tz, change: DateTime<Utc>) -> Self {
+        let reach = TimeDelta::hours(26);
+        Self { zone, change, from: change - reach, upto: change + reach }
+    }
+
+    fn image(&self, local: NaiveDateTime) -> Image {
+        match self.zone.from_local_datetime(&local) {
+            MappedLocalTime::Single(t) => Image::One(t.to_utc()),
+            MappedLocalTime::Ambiguous(a, b) => Image::Two(a.to_utc(), b.to_utc()),
+            // Real time goes on from the change, in the middle.
+            MappedLocalTime::None => Image::Gone { until: self.change },
+        }
+    }
+
+    /// The images of all matching local minutes.
+    fn images(&self, plain: &Plain) -> Vec<Image> {
+        let whole = |t: DateTime<Utc>| t.naive_utc().with_second(0).expect("a minute");
+        let mut local = whole(self.from - Days::new(1));
+        let end = whole(self.upto + Days::new(1));
+        let mut images = Vec::new();
+        while local < end {
+            if plain.matches(local) {
+                images.push(self.image(local));
+            }
+            local += TimeDelta::minutes(1);
+        }
+        images
+    }
+
+    /// The set of instants by the rule.
+    fn instants(&self, images: &[Image], gap: Gap, fold: Fold) -> BTreeSet<DateTime<Utc>> {
+        let mut set = BTreeSet::new();
+        for image in images {
+            match image {
+                Image::One(t) => set.extend([*t]),
+                Image::Two(a, _) if fold == Fold::First => set.extend([*a]),
+                Image::Two(a, b) => set.extend([*a, *b]),
+                Image::Gone { until } => set.extend((gap == Gap::Shift).then_some(*until)),
+            }
+        }
+        set.into_iter().filter(|t| *t > self.from && *t < self.upto).collect()
+    }
+
+    /// All instants of a schedule, forward and back, and their notes.
+    fn check(&self, schedule: &Schedule, want: &BTreeSet<DateTime<Utc>>, what: &dyn Fn() -> String) {
+        let forward: Vec<_> = schedule.between(self.from, self.upto - TimeDelta::seconds(1)).collect();
+        assert!(forward.iter().map(|o| o.instant).eq(want.iter().copied()), "{} forward", what());
+        let mut back = Vec::new();
+        let mut t = self.upto;
+        while let Some(prev) = schedule.prev_before(t).filter(|prev| *prev > self.from) {
+            back.push(prev);
+            t = prev;
+        }
+        assert!(back.iter().rev().eq(want.iter()), "{} back", what());
+        for occurrence in forward {
+            let local = occurrence.local.naive_local();
+            let fits = match (occurrence.note, self.image(local)) {
+                (Note::ShiftedFrom(gone), _) => {
+                    matches!(self.image(gone), Image::Gone { until } if until == occurrence.instant)
+                }
+                (Note::Repeated { first }, Image::Two(a, b)) => (a, b) == (first, occurrence.instant),
+                (_, Image::Two(a, _)) => a == occurrence.instant,
+                (note, _) => note == Note::Regular,
+            };
+            assert!(fits, "{} {occurrence:?}", what());
+        }
+    }
+}
+
+/// The changes of a zone's offset between two years, found by asking for each quarter of an hour.
+fn changes(zone: Tz, years: std::ops::Range<i32>) -> Vec<DateTime<Utc>> {
+    let start = |year| Utc.with_ymd_and_hms(year, 1, 1, 0, 0, 0).single().expect("a new year");
+    let offset = |t: DateTime<Utc>| t.with_timezone(&zone).naive_local() - t.naive_utc();
+    let (mut t, end) = (start(years.start), start(years.end));
+    let mut changes = Vec::new();
+    while t < end {
+        let day = t + Days::new(1);
+        if offset(t) != offset(day) {
+            let mut low = t;
+            while offset(low) == offset(low + TimeDelta::minutes(15)) {
+                low += TimeDelta::minutes(15);
+            }
+            while offset(low) == offset(low + TimeDelta::seconds(1)) {
+                low += TimeDelta::seconds(1);
+            }
+            changes.push(low + TimeDelta::seconds(1));
+        }
+        t = day;
+    }
+    changes
+}
+
+fn pair(dst: Dst, expression: &str) -> (Gap, Fold) {
+    let mut fields = expression.split(' ');
+    let star = fields.by_ref().take(2).any(|field| field.contains('*'));
+    match dst {
+        Dst::Exact(gap, fold) => (gap, fold),
+        Dst::Auto if !star => (Gap::Shift, Fold::First),
+        Dst::Auto | Dst::Cron => (Gap::Skip, Fold::Both),
+    }
+}
+
+/// Runs all policies and expressions over the changes of some zones; answers how many changes there were.
+fn run(zones: &[Tz], years: std::ops::Range<i32>, mut expressions: impl FnMut(usize) -> Vec<String>) -> usize {
+    let mut count = 0;
+    for zone in zones {
+        for change in changes(*zone, years.clone()) {
+            let around = Around::new(*zone, change);
+            for expression in expressions(count) {
+                let images = around.images(&Plain::read(&expression));
+                for dst in POLICIES {
+                    let schedule = ScheduleOptions::new().zone(*zone).dst(dst).parse(&expression).expect("valid");
+                    let (gap, fold) = pair(dst, &expression);
+                    let want = around.instants(&images, gap, fold);
+                    around.check(&schedule, &want, &|| format!("{zone} {change} {dst} {expression}"));
+                }
+            }
+            count += 1;
+        }
+    }
+    count
+}
+
+fn all() -> Vec<String> {
+    EXPRESSIONS.iter().map(ToString::to_string).collect()
+}
+
+/// Fault 44: a time that clocks skip or repeat is run never, or twice, and no rule says so.
+#[test]
+fn fault_44_changes_of_clocks_follow_the_stated_rule_in_all_zones() {
+    // Each change with one expression of the list, in turn, and a random one.
+    let mut random = Random::new(44);
+    let changes = run(&ZONES, 1990..2035, |count| {
+        let known = EXPRESSIONS[count % EXPRESSIONS.len()].to_owned();
+        // Early hours, where clocks change, and any time of the day.
+        let hours = if count % 4 == 0 { random.field(0, 23, 2) } else { random.field(0, 4, 1) };
+        let [minutes, days, months, weekdays] =
+            [random.field(0, 59, 1), random.field(1, 31, 7), random.field(1, 12, 9), random.field(0, 6, 7)];
+        vec![known, format!("{minutes} {hours} {days} {months} {weekdays}")]
+    });
+    assert!(changes > 1_000, "{changes}");
+}
+
+#[test]
+fn fault_44_each_expression_meets_the_strangest_changes() {
+    assert_eq!(run(&[Tz::Pacific__Apia], 2011..2012, |_| all()), 3);
+    assert_eq!(run(&[Tz::Pacific__Kwajalein], 1993..1994, |_| all()), 1);
+    let zones = [Tz::Australia__Lord_Howe, Tz::Antarctica__Troll, Tz::America__Sao_Paulo, Tz::Asia__Beirut];
+    assert_eq!(run(&zones, 2018..2019, |_| all()), 8);
+}
