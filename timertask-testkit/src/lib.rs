@@ -2,9 +2,11 @@
 //!
 //! * [`FakeClock`]: a clock that stands still until a test advances it, and drives the engine's rooms one at a time.
 //! * [`Faulty`]: a store whose calls fail, get lost, come late or twice.
+//! * [`conformance`]: what every store must do, as named cases that prove a store of your own.
 //! * [`MemLedger`] and [`LocalMutex`], the built-in stores, which schedulers of one process may share.
 
 pub mod clock;
+pub mod conformance;
 pub mod faulty;
 mod random;
 

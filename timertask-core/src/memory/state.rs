@@ -301,7 +301,7 @@ impl State {
             }
         }
         self.looks = 0;
-        if self.oldest.len() > 64 + 2 * self.finished.max(self.keep) {
+        if self.oldest.len() > 64 + self.finished.saturating_mul(2) {
             // Purges from outside leave notes behind.
             let oldest = std::mem::take(&mut self.oldest);
             self.oldest = oldest.into_iter().filter(|record| self.still_there(record).is_some()).collect();

@@ -1,0 +1,74 @@
+//! The built-in stores keep the contract.
+
+#![expect(clippy::expect_used, reason = "tests, and what helps them")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use timertask_core::memory::{LocalMutex, MemLedger};
+use timertask_testkit::FakeClock;
+use timertask_testkit::conformance::{BoardHarness, LedgerHarness, MutexHarness, Step};
+
+/// A ledger and a mutex in memory, on a clock that stands still.
+struct Memory {
+    clock: FakeClock,
+    ledger: MemLedger,
+    mutex: LocalMutex,
+}
+
+impl Memory {
+    fn fresh() -> Self {
+        let clock = FakeClock::new();
+        Self {
+            ledger: MemLedger::with_clock(Arc::new(clock.clone())).keeping(usize::MAX),
+            mutex: LocalMutex::with_clock(Arc::new(clock.clone())),
+            clock,
+        }
+    }
+}
+
+impl LedgerHarness for Memory {
+    type Ledger = MemLedger;
+    fn handle(&self) -> MemLedger {
+        self.ledger.clone()
+    }
+    fn pass_time(&self, d: Duration) {
+        self.clock.advance(d);
+    }
+}
+
+impl Step for Memory {
+    fn step_back(&self, d: Duration) {
+        self.clock.step_wall(-chrono::TimeDelta::from_std(d).expect("a few days at most"));
+    }
+}
+
+impl MutexHarness for Memory {
+    type Mutex = LocalMutex;
+    fn handle(&self) -> LocalMutex {
+        self.mutex.clone()
+    }
+    fn pass_time(&self, d: Duration) {
+        self.clock.advance(d);
+    }
+}
+
+impl BoardHarness for Memory {
+    type Board = MemLedger;
+    fn handle(&self) -> MemLedger {
+        self.ledger.clone()
+    }
+}
+
+mod ledger {
+    timertask_testkit::ledger_conformance!(super::Memory::fresh);
+    timertask_testkit::stepped_ledger_conformance!(super::Memory::fresh);
+}
+
+mod mutex {
+    timertask_testkit::mutex_conformance!(super::Memory::fresh);
+}
+
+mod board {
+    timertask_testkit::board_conformance!(super::Memory::fresh);
+}
