@@ -6,8 +6,10 @@
 mod code;
 mod code_map;
 mod edges;
+mod examples;
 mod faults;
 mod licences;
+mod readme;
 mod text;
 
 use std::path::{Path, PathBuf};
