@@ -1,4 +1,6 @@
-#![doc = include_str!("../README.md")]
+// The quickstarts of README.md are doctests, and one of them needs SQLite.
+#![cfg_attr(any(feature = "sqlite", not(doctest)), doc = include_str!("../README.md"))]
+#![cfg_attr(not(any(feature = "sqlite", not(doctest))), doc = "Recurring jobs on several instances at once.")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use timertask_core::*;
@@ -11,3 +13,6 @@ pub use timertask_redis as redis;
 #[cfg(feature = "sqlite")]
 #[doc(inline)]
 pub use timertask_sqlite as sqlite;
+
+#[doc = include_str!("../docs/guide.md")]
+pub mod guide {}
