@@ -1,6 +1,6 @@
 //! Schedules from outside: the gathered cases, brute force, other crates, and bad input.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "tests, and what helps them")]
 
 mod cases;
 mod differential;
