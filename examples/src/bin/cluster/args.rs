@@ -1,0 +1,62 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+/// What can be said.
+pub const USAGE: &str = "\
+usage: cluster [--instances N] [--seconds N] [--store sqlite:PATH]
+  --instances N        how many processes share the store: 2 to 9 (3)
+  --seconds N          how long slots are judged: 10 to 3600 (20); after that it takes up to
+                       75 s more until the lease of the killed process has lapsed
+  --store sqlite:PATH  the file; it must not exist yet (a new one in the folder for temporary files)";
+
+/// What was said.
+pub struct Args {
+    /// How many processes.
+    pub instances: usize,
+    /// How long slots are judged, seconds.
+    pub seconds: u64,
+    /// The file.
+    pub path: PathBuf,
+    /// Whether the file was made up, and goes at the end.
+    pub temporary: bool,
+    /// This process is an instance, of this number.
+    pub instance: Option<usize>,
+}
+
+impl Args {
+    /// Reads the arguments.
+    pub fn parse(words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let (mut instances, mut seconds, mut store, mut instance) = (3, 20, None, None);
+        let mut words = words;
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+            match word.as_str() {
+                "--instances" => instances = number(&value()?, 2, 9, "--instances")?,
+                "--seconds" => seconds = number(&value()?, 10, 3600, "--seconds")?,
+                "--store" => store = Some(value()?),
+                // Given by the conductor to the processes that it starts.
+                "--instance" => instance = Some(number(&value()?, 1, 99, "--instance")?),
+                _ => return Err(format!("unknown argument {word:?}")),
+            }
+        }
+        let (path, temporary) = match store {
+            None => (std::env::temp_dir().join(format!("timertask-cluster-{}.db", std::process::id())), true),
+            Some(store) => match store.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
+                Some(path) => (PathBuf::from(path), false),
+                None => return Err(format!("--store {store:?}: allowed is sqlite:PATH")),
+            },
+        };
+        let instances = usize::try_from(instances).map_err(|e| e.to_string())?;
+        let instance = instance.map(usize::try_from).transpose().map_err(|e| e.to_string())?;
+        if instance.is_none() && path.exists() {
+            return Err(format!("{} exists already; the demonstration starts with a file of its own", path.display()));
+        }
+        Ok(Self { instances, seconds, path, temporary, instance })
+    }
+}
+
+fn number(text: &str, from: u64, to: u64, what: &str) -> Result<u64, String> {
+    let n = text.parse().ok().filter(|n| (from..=to).contains(n));
+    n.ok_or_else(|| format!("{what} {text:?}: allowed is a number from {from} to {to}"))
+}

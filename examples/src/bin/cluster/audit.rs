@@ -1,0 +1,181 @@
+//! The verdict: reads the ledger and the application's table, and holds both against what should have happened.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use timertask::key::{Namespace, PlanKey};
+use timertask::seam::{Query, RangeRow, SlotRow, SlotState};
+use timertask::sqlite::Sqlite;
+use timertask::{Ending, Ledger, NotStarted, PlanId, RunKind, Trigger};
+
+use crate::Result;
+use crate::app::{App, WorkRow};
+use crate::watch::Watch;
+
+/// What became of the slots of one plan, or of all.
+#[derive(Clone, Default)]
+pub struct Tally {
+    pub expected: usize,
+    pub once: usize,
+    pub twice: usize,
+    pub missing: usize,
+    pub succeeded: usize,
+    pub failed: usize,
+    pub orphaned: usize,
+    pub running: usize,
+    pub caught_up: usize,
+    pub not_started: BTreeMap<&'static str, usize>,
+    pub by_instance: BTreeMap<String, usize>,
+    pub lateness: Vec<Duration>,
+    /// Sentences about what should never be.
+    pub wrong: Vec<String>,
+}
+
+/// The tallies by plan.
+pub struct Audit {
+    pub plans: BTreeMap<String, Tally>,
+}
+
+impl Audit {
+    /// Reads all slots up to `end`.
+    pub fn read(store: &Sqlite, app: &App, watch: &Watch, end: Trigger) -> Result<Self> {
+        let mut work: BTreeMap<String, Vec<WorkRow>> = BTreeMap::new();
+        for row in app.work(end.as_secs())? {
+            work.entry(row.plan.clone()).or_default().push(row);
+        }
+        let mut plans = BTreeMap::new();
+        for id in watch.versions.keys() {
+            let (slots, ranges) = history(store, id, end)?;
+            let expected = expected(watch, id, end)?;
+            plans.insert(id.clone(), tally(&expected, &slots, &ranges, work.get(id).map_or(&[], Vec::as_slice)));
+        }
+        Ok(Self { plans })
+    }
+
+    /// Whether some slot has no final state yet.
+    pub fn is_settled(&self) -> bool {
+        self.plans.values().all(|tally| tally.running == 0 && tally.missing == 0)
+    }
+
+    /// All plans together.
+    pub fn total(&self) -> Tally {
+        let mut total = Tally::default();
+        for (id, tally) in &self.plans {
+            total.expected += tally.expected;
+            total.once += tally.once;
+            total.twice += tally.twice;
+            total.missing += tally.missing;
+            total.succeeded += tally.succeeded;
+            total.failed += tally.failed;
+            total.orphaned += tally.orphaned;
+            total.running += tally.running;
+            total.caught_up += tally.caught_up;
+            tally.not_started.iter().for_each(|(k, n)| *total.not_started.entry(k).or_default() += n);
+            tally.by_instance.iter().for_each(|(k, n)| *total.by_instance.entry(k.clone()).or_default() += n);
+            total.lateness.extend(&tally.lateness);
+            total.wrong.extend(tally.wrong.iter().map(|wrong| format!("{id}: {wrong}")));
+        }
+        total
+    }
+}
+
+impl Tally {
+    /// The lateness below which so many percent of the starts lie.
+    pub fn percentile(&self, percent: usize) -> Option<Duration> {
+        let mut sorted = self.lateness.clone();
+        sorted.sort_unstable();
+        let place = (sorted.len() * percent).div_ceil(100).checked_sub(1)?;
+        sorted.get(place).copied()
+    }
+
+    /// Whether all is as promised.
+    pub fn passes(&self) -> bool {
+        self.twice == 0 && self.missing == 0 && self.running == 0 && self.wrong.is_empty()
+    }
+}
+
+fn history(store: &Sqlite, id: &str, end: Trigger) -> Result<(Vec<SlotRow>, Vec<RangeRow>)> {
+    let plan = PlanKey::new(Namespace::default(), PlanId::new(id)?);
+    let (mut slots, mut ranges, mut page) = (Vec::new(), Vec::new(), None);
+    loop {
+        let query =
+            Query::History { plan: plan.clone(), after: Trigger::from_secs(0), upto: end, page, limit: 1000 };
+        let answer = store.read(&query)?.value;
+        slots.extend(answer.slots);
+        ranges.extend(answer.ranges);
+        page = answer.more;
+        if page.is_none() {
+            return Ok((slots, ranges));
+        }
+    }
+}
+
+fn expected(watch: &Watch, id: &str, end: Trigger) -> Result<BTreeSet<Trigger>> {
+    let mut expected = BTreeSet::new();
+    for segment in watch.segments(id, end) {
+        expected.extend(segment.triggers()?);
+    }
+    Ok(expected)
+}
+
+fn tally(expected: &BTreeSet<Trigger>, slots: &[SlotRow], ranges: &[RangeRow], work: &[WorkRow]) -> Tally {
+    let mut tally = Tally { expected: expected.len(), ..Tally::default() };
+    let mut entered: BTreeMap<i64, usize> = BTreeMap::new();
+    for row in work {
+        *entered.entry(row.at).or_default() += 1;
+        *tally.by_instance.entry(row.instance.clone()).or_default() += 1;
+    }
+    for slot in slots {
+        one_slot(&mut tally, slot, entered.get(&slot.key.at.as_secs()).copied().unwrap_or(0));
+    }
+    let rows: BTreeSet<Trigger> = slots.iter().map(|slot| slot.key.at).collect();
+    for at in expected.iter().filter(|at| !rows.contains(at)) {
+        match ranges.iter().find(|range| (range.first..=range.last).contains(at)) {
+            Some(range) => *tally.not_started.entry(range.reason.as_str()).or_default() += 1,
+            None => tally.missing += 1,
+        }
+    }
+    for at in entered.keys().filter(|at| !rows.contains(&Trigger::from_secs(**at))) {
+        tally.wrong.push(format!("the application has a row for {} of which the ledger knows nothing", Trigger::from_secs(*at)));
+    }
+    let fences: BTreeSet<i64> = work.iter().map(|row| row.fence).collect();
+    if fences.len() != work.len() {
+        tally.wrong.push("two runs had the same fence".to_owned());
+    }
+    tally
+}
+
+fn one_slot(tally: &mut Tally, slot: &SlotRow, entered: usize) {
+    let at = slot.key.at;
+    if entered > 1 || slot.attempt > 1 {
+        tally.twice += 1;
+        tally.wrong.push(format!("slot {at} was started twice"));
+    } else if slot.attempt == 1 {
+        tally.once += 1;
+    }
+    if slot.kind == RunKind::CatchUp && slot.attempt > 0 {
+        tally.caught_up += 1;
+    }
+    match slot.state {
+        SlotState::Running | SlotState::Open => tally.running += 1,
+        SlotState::Ended(Ending::Succeeded) => {
+            tally.succeeded += 1;
+            if entered == 0 {
+                tally.wrong.push(format!("slot {at} succeeded, and the application has no row of it"));
+            }
+        }
+        SlotState::Ended(Ending::Failed | Ending::Cancelled) => tally.failed += 1,
+        SlotState::Ended(Ending::Orphaned) => tally.orphaned += 1,
+        SlotState::NotStarted(reason) => not_started(tally, reason, at, entered),
+    }
+    if let Some(started) = slot.started_at.filter(|_| slot.kind == RunKind::Scheduled) {
+        tally.lateness.push(started.since(at.timestamp()));
+    }
+}
+
+fn not_started(tally: &mut Tally, reason: NotStarted, at: Trigger, entered: usize) {
+    *tally.not_started.entry(reason.as_str()).or_default() += 1;
+    if entered > 0 {
+        tally.wrong.push(format!("slot {at} is on record as not started, and the application has a row of it"));
+    }
+}
