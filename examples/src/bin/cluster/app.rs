@@ -10,11 +10,11 @@ use timertask::{CatchUp, Overlap, Plan, Run};
 use crate::Result;
 
 /// The service's connection to its database.
-pub struct App(Connection);
+pub(crate) struct App(Connection);
 
 /// How a run's insert went.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Written {
+pub(crate) enum Written {
     /// The row is there.
     Done,
     /// A run with a higher fence has been here: this one is a zombie, and is refused.
@@ -22,23 +22,23 @@ pub enum Written {
 }
 
 /// A row that a job wrote.
-pub struct WorkRow {
-    pub plan: String,
-    pub at: i64,
-    pub fence: i64,
-    pub instance: String,
+pub(crate) struct WorkRow {
+    pub(crate) plan: String,
+    pub(crate) at: i64,
+    pub(crate) fence: i64,
+    pub(crate) instance: String,
 }
 
 impl App {
     /// Opens the file.
-    pub fn open(path: &Path) -> Result<Self> {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
         let connection = Connection::open(path)?;
         connection.busy_timeout(Duration::from_secs(10))?;
         Ok(Self(connection))
     }
 
     /// Makes the application's tables.
-    pub fn create(&self) -> Result<()> {
+    pub(crate) fn create(&self) -> Result<()> {
         self.0.execute_batch(
             "PRAGMA journal_mode = WAL;
              CREATE TABLE plan (
@@ -55,7 +55,7 @@ impl App {
     }
 
     /// Adds a plan, or edits it: a new version.
-    pub fn put(&self, id: &str, spec: &str, zone: Option<&str>, job: &str, at_once: u32) -> Result<()> {
+    pub(crate) fn put(&self, id: &str, spec: &str, zone: Option<&str>, job: &str, at_once: u32) -> Result<()> {
         self.0.execute(
             "INSERT INTO plan (id, spec, zone, job, at_once, enabled, version) VALUES (?1, ?2, ?3, ?4, ?5, 1, 1)
              ON CONFLICT (id) DO UPDATE SET spec = ?2, zone = ?3, job = ?4, at_once = ?5, version = version + 1",
@@ -65,13 +65,13 @@ impl App {
     }
 
     /// Disables a plan.
-    pub fn disable(&self, id: &str) -> Result<()> {
+    pub(crate) fn disable(&self, id: &str) -> Result<()> {
         self.0.execute("UPDATE plan SET enabled = 0, version = version + 1 WHERE id = ?1", [id])?;
         Ok(())
     }
 
     /// All plans, as the scheduler wants them.
-    pub fn plans(&self) -> Result<Vec<Plan>> {
+    pub(crate) fn plans(&self) -> Result<Vec<Plan>> {
         let plan = |row: &Row<'_>| {
             let mut plan = Plan::new(row.get::<_, String>("id")?, row.get::<_, String>("spec")?)
                 .job(row.get::<_, String>("job")?)
@@ -94,7 +94,7 @@ impl App {
 
     /// What a job does here: a row for its run, unless a later run of the plan has been here. The fence is what makes a
     /// process that was frozen, or believes itself alive, harmless.
-    pub fn write(&self, run: &Run) -> Result<Written> {
+    pub(crate) fn write(&self, run: &Run) -> Result<Written> {
         let (plan, at) = (run.plan(), run.slot_key().at.as_secs());
         let fence = i64::try_from(run.fence().as_u64())?;
         // Runs of one plan that go on at once are no zombies of each other; there the guard is the slot's own.
@@ -112,7 +112,7 @@ impl App {
     }
 
     /// All rows that jobs wrote up to a trigger point, by plan and slot.
-    pub fn work(&self, upto: i64) -> Result<Vec<WorkRow>> {
+    pub(crate) fn work(&self, upto: i64) -> Result<Vec<WorkRow>> {
         let row = |row: &Row<'_>| {
             Ok(WorkRow {
                 plan: row.get("plan")?,

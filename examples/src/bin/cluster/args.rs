@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 /// What can be said.
-pub const USAGE: &str = "\
+pub(crate) const USAGE: &str = "\
 usage: cluster [--instances N] [--seconds N] [--store sqlite:PATH]
   --instances N        how many processes share the store: 2 to 9 (3)
   --seconds N          how long slots are judged: 10 to 3600 (20); after that it takes up to
@@ -11,22 +11,22 @@ usage: cluster [--instances N] [--seconds N] [--store sqlite:PATH]
   --store sqlite:PATH  the file; it must not exist yet (a new one in the folder for temporary files)";
 
 /// What was said.
-pub struct Args {
+pub(crate) struct Args {
     /// How many processes.
-    pub instances: usize,
+    pub(crate) instances: usize,
     /// How long slots are judged, seconds.
-    pub seconds: u64,
+    pub(crate) seconds: u64,
     /// The file.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Whether the file was made up, and goes at the end.
-    pub temporary: bool,
+    pub(crate) temporary: bool,
     /// This process is an instance, of this number.
-    pub instance: Option<usize>,
+    pub(crate) instance: Option<usize>,
 }
 
 impl Args {
     /// Reads the arguments.
-    pub fn parse(words: impl Iterator<Item = String>) -> Result<Self, String> {
+    pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Self, String> {
         let (mut instances, mut seconds, mut store, mut instance) = (3, 20, None, None);
         let mut words = words;
         while let Some(word) = words.next() {

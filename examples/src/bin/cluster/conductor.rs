@@ -69,7 +69,7 @@ struct Conductor<'a> {
 }
 
 /// Carries the demonstration out; whether it passes.
-pub fn run(args: &Args) -> Result<bool> {
+pub(crate) fn run(args: &Args) -> Result<bool> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
@@ -125,10 +125,7 @@ impl Conductor<'_> {
         for number in 0..self.children.len() {
             self.signal(number, Signal::CONT)?;
         }
-        while !interrupted.load(Ordering::Relaxed)
-            && self.clock.now() < patience
-            && !self.audit(end)?.is_settled()
-        {
+        while !interrupted.load(Ordering::Relaxed) && self.clock.now() < patience && !self.audit(end)?.is_settled() {
             self.tick(end, "waiting until the killed process's lease has lapsed and was swept")?;
         }
         self.stop()?;
@@ -266,6 +263,6 @@ impl Drop for Cleanup {
 }
 
 /// The seconds from `now` to `then`, rounded up.
-pub fn seconds_to(now: Timestamp, then: Timestamp) -> u64 {
+pub(crate) fn seconds_to(now: Timestamp, then: Timestamp) -> u64 {
     then.since(now).as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX)
 }

@@ -12,7 +12,7 @@ use crate::Result;
 use crate::app::{App, Written};
 
 /// Runs until it is told to stop.
-pub fn run(path: &Path, number: usize) -> Result<()> {
+pub(crate) fn run(path: &Path, number: usize) -> Result<()> {
     // The panics here are part of the show, and recorded; they need no trace on the screen.
     std::panic::set_hook(Box::new(|_| {}));
     let mut signals = Signals::new([SIGINT, SIGTERM])?;

@@ -12,7 +12,7 @@ use crate::conductor::seconds_to;
 /// How many of the last events stay on the terminal.
 const EVENTS: usize = 8;
 
-pub struct Screen {
+pub(crate) struct Screen {
     live: bool,
     colour: bool,
     events: Vec<String>,
@@ -22,14 +22,14 @@ pub struct Screen {
 }
 
 impl Screen {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let live = std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
         let colour = live && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         Self { live, colour, events: Vec::new(), shown: None, lines: 0 }
     }
 
     /// Something was done to the instances.
-    pub fn event(&mut self, text: String) {
+    pub(crate) fn event(&mut self, text: String) {
         if self.live {
             self.events.push(text);
         } else {
@@ -38,12 +38,12 @@ impl Screen {
     }
 
     /// Whether it is time for a new picture.
-    pub fn wants(&self, now: Timestamp) -> bool {
+    pub(crate) fn wants(&self, now: Timestamp) -> bool {
         let every = if self.live { Duration::from_millis(500) } else { Duration::from_secs(5) };
         self.shown.is_none_or(|shown| now.since(shown) >= every)
     }
 
-    pub fn show(&mut self, audit: &Audit, what: &str, now: Timestamp, end: Timestamp) {
+    pub(crate) fn show(&mut self, audit: &Audit, what: &str, now: Timestamp, end: Timestamp) {
         self.shown = Some(now);
         let total = audit.total();
         let left = seconds_to(now, end);
@@ -77,10 +77,11 @@ impl Screen {
     }
 
     /// The last picture, and the last line; whether it passes.
-    pub fn verdict(&mut self, audit: &Audit, processes: &[String], interrupted: bool) -> bool {
+    pub(crate) fn verdict(&mut self, audit: &Audit, processes: &[String], interrupted: bool) -> bool {
         let total = audit.total();
         let mut text = table(audit);
-        let _ = writeln!(text, "\n  runs by instance: {}", list(total.by_instance.iter().map(|(k, n)| (k.as_str(), *n))));
+        let _ =
+            writeln!(text, "\n  runs by instance: {}", list(total.by_instance.iter().map(|(k, n)| (k.as_str(), *n))));
         let _ = writeln!(text, "  not started, by reason: {}", list(total.not_started.iter().map(|(k, n)| (*k, *n))));
         for wrong in total.wrong.iter().chain(processes) {
             let _ = writeln!(text, "  WRONG: {wrong}");
@@ -121,7 +122,17 @@ fn table(audit: &Audit) -> String {
     let _ = writeln!(
         text,
         "  {:<18}{:>9}{:>7}{:>7}{:>9}{:>8}{:>8}{:>10}{:>10}{:>10}{:>12}",
-        "plan", "expected", "once", "twice", "missing", "failed", "orphan", "caught up", "not start", "late p50", "late p99"
+        "plan",
+        "expected",
+        "once",
+        "twice",
+        "missing",
+        "failed",
+        "orphan",
+        "caught up",
+        "not start",
+        "late p50",
+        "late p99"
     );
     for (id, tally) in &audit.plans {
         line(&mut text, id, tally);

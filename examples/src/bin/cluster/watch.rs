@@ -11,37 +11,37 @@ use timertask::{ScheduleOptions, Timestamp, Trigger};
 use crate::Result;
 
 /// One version of a plan, as the table of plans had it.
-pub struct Version {
+pub(crate) struct Version {
     /// When it was written there.
-    pub since: Timestamp,
+    pub(crate) since: Timestamp,
     /// Its expression and zone; `None`: disabled.
-    pub spec: Option<(String, Option<String>)>,
+    pub(crate) spec: Option<(String, Option<String>)>,
 }
 
 /// All plans, their versions, and from when on the ledger had a generation of them.
 #[derive(Default)]
-pub struct Watch {
-    pub versions: BTreeMap<String, Vec<Version>>,
-    pub generations: BTreeMap<String, Vec<Trigger>>,
+pub(crate) struct Watch {
+    pub(crate) versions: BTreeMap<String, Vec<Version>>,
+    pub(crate) generations: BTreeMap<String, Vec<Trigger>>,
 }
 
 /// A span of time in which one version of a plan counted: slots later than `from`, up to `to`.
-pub struct Segment {
-    pub from: Trigger,
-    pub to: Trigger,
-    pub spec: String,
-    pub zone: Option<String>,
+pub(crate) struct Segment {
+    pub(crate) from: Trigger,
+    pub(crate) to: Trigger,
+    pub(crate) spec: String,
+    pub(crate) zone: Option<String>,
 }
 
 impl Watch {
     /// A version was written to the table of plans.
-    pub fn wrote(&mut self, id: &str, since: Timestamp, spec: Option<(&str, Option<&str>)>) {
+    pub(crate) fn wrote(&mut self, id: &str, since: Timestamp, spec: Option<(&str, Option<&str>)>) {
         let spec = spec.map(|(spec, zone)| (spec.to_owned(), zone.map(str::to_owned)));
         self.versions.entry(id.to_owned()).or_default().push(Version { since, spec });
     }
 
     /// Looks which generations the ledger has now.
-    pub fn look(&mut self, store: &Sqlite) -> Result<()> {
+    pub(crate) fn look(&mut self, store: &Sqlite) -> Result<()> {
         let query = Query::Plans { namespace: Namespace::default(), after: None, limit: 1000 };
         for (key, row) in store.read(&query)?.value.plans {
             let known = self.generations.entry(key.plan_str().to_owned()).or_default();
@@ -52,8 +52,23 @@ impl Watch {
         Ok(())
     }
 
+    /// Whether any version of a plan has this trigger point.
+    pub(crate) fn ever_had(&self, id: &str, at: Trigger) -> bool {
+        let has = |spec: &str, zone: Option<&str>| {
+            let one = Segment {
+                from: Trigger::from_secs(at.as_secs() - 1),
+                to: at,
+                spec: spec.to_owned(),
+                zone: zone.map(str::to_owned),
+            };
+            one.triggers().is_ok_and(|triggers| !triggers.is_empty())
+        };
+        let versions = self.versions.get(id).map_or(&[][..], Vec::as_slice);
+        versions.iter().filter_map(|v| v.spec.as_ref()).any(|(spec, zone)| has(spec, zone.as_deref()))
+    }
+
     /// The segments of a plan up to `end`.
-    pub fn segments(&self, id: &str, end: Trigger) -> Vec<Segment> {
+    pub(crate) fn segments(&self, id: &str, end: Trigger) -> Vec<Segment> {
         let versions = self.versions.get(id).map_or(&[][..], Vec::as_slice);
         let starts = self.generations.get(id).map_or(&[][..], Vec::as_slice);
         let mut segments = Vec::new();
@@ -76,7 +91,7 @@ impl Watch {
 
 impl Segment {
     /// The trigger points of the segment.
-    pub fn triggers(&self) -> Result<Vec<Trigger>> {
+    pub(crate) fn triggers(&self) -> Result<Vec<Trigger>> {
         let zone = self.zone.as_deref().unwrap_or("UTC").parse().map_err(|e| format!("{e}"))?;
         let schedule = ScheduleOptions::new().zone(zone).parse(&self.spec)?;
         let mut triggers = Vec::new();
