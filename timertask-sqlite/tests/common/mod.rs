@@ -204,7 +204,7 @@ impl Other {
         self.child.wait().unwrap();
     }
 
-    /// All its further lines, then how it ended.
+    /// All its further lines, then how it ended by itself.
     pub fn finish(mut self) -> (Vec<String>, ExitStatus) {
         drop(self.stdin.take());
         let mut lines = Vec::new();
@@ -212,6 +212,13 @@ impl Other {
             lines.push(line);
         }
         (lines, self.child.wait().unwrap())
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -229,10 +236,10 @@ pub fn say(line: &str) {
     out.flush().unwrap();
 }
 
-/// Waits for the parent's word.
-pub fn await_word() {
+/// Waits for the parent's word; `false` once there is no parent any more.
+pub fn await_word() -> bool {
     let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
+    std::io::stdin().read_line(&mut line).unwrap() > 0
 }
 
 pub fn is_root() -> bool {
