@@ -143,7 +143,8 @@ fn records(t: &Tables<'_>, key: &PlanKey, keep: Retention, at_most: usize) -> Re
 
 /// The oldest trigger point of the plan's running and open slots.
 fn unfinished(t: &Tables<'_>, key: &PlanKey) -> Result<Option<Trigger>, Fault> {
-    let sql = "SELECT at FROM timertask_slot WHERE namespace = ?1 AND plan = ?2 AND state < 2 ORDER BY at LIMIT 1";
+    let sql = "SELECT at FROM timertask_slot INDEXED BY timertask_slot_unfinished \
+               WHERE namespace = ?1 AND plan = ?2 AND state < 2 ORDER BY at LIMIT 1";
     let at = t.first(sql, params![key.namespace.as_str(), key.plan_str()], |row| Ok(row.get::<_, i64>(0)?))?;
     Ok(at.map(Trigger::from_secs))
 }

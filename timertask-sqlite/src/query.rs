@@ -52,8 +52,8 @@ fn lapsed(
     let mut statement = t.sql(concat!(
         "SELECT plan, ",
         slot_columns!(),
-        " FROM timertask_slot WHERE namespace = ?1 AND state < 2 AND (plan, at, request) > (?2, ?3, ?4) \
-         ORDER BY plan, at, request"
+        " FROM timertask_slot INDEXED BY timertask_slot_unfinished \
+         WHERE namespace = ?1 AND state < 2 AND (plan, at, request) > (?2, ?3, ?4) ORDER BY plan, at, request"
     ))?;
     let mut rows = statement.query(params![namespace.as_str(), plan, at, request])?;
     let mut page = Page::default();
@@ -84,7 +84,8 @@ fn unfinished(t: &Tables<'_>, plan: &PlanKey, limit: usize) -> Result<Page, Faul
         concat!(
             "SELECT ",
             slot_columns!(),
-            " FROM timertask_slot WHERE namespace = ?1 AND plan = ?2 AND state < 2 ORDER BY at, request LIMIT ?3"
+            " FROM timertask_slot INDEXED BY timertask_slot_unfinished \
+             WHERE namespace = ?1 AND plan = ?2 AND state < 2 ORDER BY at, request LIMIT ?3"
         ),
         params![plan.namespace.as_str(), plan.plan_str(), limit_of(limit)],
         |row| slot_row(row, 0, plan),
