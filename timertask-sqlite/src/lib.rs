@@ -50,8 +50,9 @@
 //!
 //! # With an application's own tables
 //!
-//! [`Options::in_application_file`] puts the ledger's tables (`timertask_…`) into the application's database. Keep the
-//! application's own write transactions short: while one is open nobody claims, renews or ends anything.
+//! [`Options::in_application_file`] puts the ledger's tables (`timertask_…`) into the application's database, so that a
+//! job can end its run in its own transaction ([`Sqlite::end_in`]). Keep the application's own write transactions short:
+//! while one is open nobody claims, renews or ends anything.
 //!
 #![doc = include_str!("../docs/schema.md")]
 
@@ -61,7 +62,6 @@ mod board;
 mod codec;
 mod connection;
 mod decide;
-#[expect(dead_code, reason = "wired up as soon as there are runs")]
 mod end_in;
 mod error;
 mod file;
