@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::budget::RetryBudget;
 use crate::clock::{Clock, SystemClock};
-use crate::engine::{Config, Defaults, OnRecord, Reports, Rooms, Shared};
+use crate::engine::{Config, Defaults, OnRecord, Reports, Rooms, Shared, panic_text};
 use crate::error::StartError;
 use crate::fingerprint;
 use crate::job::{BoxError, Job};
@@ -20,7 +21,7 @@ use crate::reconcile::DropGuard;
 use crate::record::RunRecord;
 use crate::schedule::{Calendar, Dialect, Dst, SpecLimits};
 use crate::scheduler::Scheduler;
-use crate::seam::{Durability, Ledger, Mutex, Overlap};
+use crate::seam::{Durability, Ledger, Mutex, Overlap, StoreError, StoreErrorKind};
 
 /// Collects what a scheduler is made of. Nothing is checked before [`start`](Self::start).
 ///
@@ -278,7 +279,12 @@ impl Builder {
         };
         let exclusive = self.ledger.is_none() && self.mutex.is_none();
         let ledger = self.ledger.unwrap_or_else(|| Arc::new(MemLedger::with_clock(Arc::clone(&self.clock))));
-        let durability = ledger.describe().map_err(StartError::Store)?;
+        let durability = catch_unwind(AssertUnwindSafe(|| ledger.describe()))
+            .unwrap_or_else(|panic| {
+                let said = format!("describe panicked: {}", panic_text(panic));
+                Err(StoreError::new(StoreErrorKind::Internal, said))
+            })
+            .map_err(StartError::Store)?;
         if self.mutex.is_some() {
             if durability != Durability::Volatile {
                 return Err(StartError::MutexAndLedger);

@@ -94,7 +94,8 @@ pub enum SchedulerError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError {
-    /// It was called from inside a job, which it would have waited for. The scheduler closes all the same.
-    #[error("close was called from inside a job: it is signalled and does not wait")]
+    /// It was called from inside a job, or from an observer, a plan source or a calendar that the engine had called,
+    /// and would have waited for itself. The scheduler closes all the same.
+    #[error("close was called from inside a job or another callback: it is signalled and does not wait")]
     FromInside,
 }

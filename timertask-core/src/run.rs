@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -270,7 +270,7 @@ pub(crate) struct RunCell {
     /// The fence for the job where it isn't the ledger's.
     fence: OnceLock<Fence>,
     cancel: OnceLock<Arc<Cancel>>,
-    channel: OnceLock<Token>,
+    channel: std::sync::Mutex<Option<Token>>,
     signal: Signal,
 }
 
@@ -288,7 +288,7 @@ pub(crate) struct NewRun {
 }
 
 /// The channel of [`Run::cancelled`]; closed by dropping its sender.
-type Token = (std::sync::Mutex<Option<Sender<()>>>, Receiver<()>);
+type Token = (Option<Sender<()>>, Receiver<()>);
 
 impl RunCell {
     pub(crate) fn new(new: NewRun) -> Self {
@@ -311,7 +311,7 @@ impl RunCell {
             trust: std::sync::Mutex::new(new.trust),
             fence: OnceLock::new(),
             cancel: OnceLock::new(),
-            channel: OnceLock::new(),
+            channel: std::sync::Mutex::default(),
             signal: Signal::new(),
         }
     }
@@ -358,12 +358,16 @@ impl RunCell {
     /// Takes back the token of a try that has timed out, so that the next one starts fresh.
     pub(crate) fn clear_deadline(&self) {
         self.try_end.store(u64::MAX, Ordering::Release);
-        let _ = self.stop.compare_exchange(Stop::Deadline.code(), 0, Ordering::AcqRel, Ordering::Acquire);
+        self.stop.fetch_and(!Stop::Deadline.bit(), Ordering::AcqRel);
+        let mut channel = self.channel();
+        if self.stopped().is_none() {
+            *channel = None;
+        }
     }
 
     /// The stop that was fired, without a look at the clock.
     pub(crate) fn stopped(&self) -> Option<Stop> {
-        Stop::from_code(self.stop.load(Ordering::Acquire))
+        Stop::of_bits(self.stop.load(Ordering::Acquire))
     }
 
     pub(crate) fn check(&self, now: Timestamp, mono: Duration) -> Result<(), Stop> {
@@ -379,13 +383,17 @@ impl RunCell {
         Ok(())
     }
 
-    /// Fires the token. The first reason stays.
+    /// Fires the token. A reason does not go when another one comes: the end of a try may be taken back, a cancel not.
     pub(crate) fn fire(&self, stop: Stop) {
-        let _ = self.stop.compare_exchange(0, stop.code(), Ordering::AcqRel, Ordering::Acquire);
-        if let Some((sender, _)) = self.channel.get() {
-            drop(sender.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.stop.fetch_or(stop.bit(), Ordering::AcqRel);
+        if let Some((sender, _)) = self.channel().as_mut() {
+            *sender = None;
         }
         self.signal.notify();
+    }
+
+    fn channel(&self) -> MutexGuard<'_, Option<Token>> {
+        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes who asked and fires the token; whether this is news.
@@ -396,33 +404,30 @@ impl RunCell {
     }
 
     fn cancelled(&self) -> Receiver<()> {
-        let (sender, receiver) = self.channel.get_or_init(|| {
-            let (tx, rx) = crossbeam_channel::bounded(0);
-            (std::sync::Mutex::new(Some(tx)), rx)
+        let mut channel = self.channel();
+        let (sender, receiver) = channel.get_or_insert_with(|| {
+            let (sender, receiver) = crossbeam_channel::bounded(0);
+            (Some(sender), receiver)
         });
         // The token may have fired before the channel was there.
         if self.stopped().is_some() {
-            drop(sender.lock().unwrap_or_else(PoisonError::into_inner).take());
+            *sender = None;
         }
         receiver.clone()
     }
 }
 
 impl Stop {
-    const fn code(self) -> u8 {
+    const fn bit(self) -> u8 {
         match self {
             Self::Deadline => 1,
             Self::LeaseLost => 2,
-            Self::Cancelled => 3,
+            Self::Cancelled => 4,
         }
     }
 
-    const fn from_code(code: u8) -> Option<Self> {
-        match code {
-            1 => Some(Self::Deadline),
-            2 => Some(Self::LeaseLost),
-            3 => Some(Self::Cancelled),
-            _ => None,
-        }
+    /// The gravest of those whose bits are set.
+    fn of_bits(bits: u8) -> Option<Self> {
+        [Self::Cancelled, Self::LeaseLost, Self::Deadline].into_iter().find(|stop| bits & stop.bit() != 0)
     }
 }

@@ -90,6 +90,7 @@ impl Registry {
             }
         };
         self.closed.remove(&id);
+        self.failed.remove(&id);
         let seq = self.next_seq;
         self.next_seq = self.next_seq.wrapping_add(1);
         let plan = Arc::new(Installed::new(id, fingerprint, schedule, policy, payload, offset, seq, self.epoch));

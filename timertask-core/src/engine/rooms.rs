@@ -1,5 +1,6 @@
 //! Starting the rooms, as threads of their own or under the clock's driver, and waiting for their end.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -93,6 +94,16 @@ impl Rooms {
 /// The name of the scribe's room.
 pub(crate) const SCRIBE: &str = "timertask-scribe";
 
+thread_local! {
+    /// The scheduler whose room has its turn on this thread, by address.
+    static INSIDE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Whether the calling thread is inside a job of `shared`, or inside other code of the user's that a room called.
+pub(crate) fn is_inside(shared: &Arc<Shared>) -> bool {
+    INSIDE.get() == Arc::as_ptr(shared).addr()
+}
+
 /// A room that says when it has ended, however it ends, and whose panic becomes a state.
 struct Counted {
     room: Box<dyn Room>,
@@ -110,7 +121,10 @@ impl Room for Counted {
     }
 
     fn turn(&mut self, now: Timestamp) -> Turn {
-        match catch_unwind(AssertUnwindSafe(|| self.room.turn(now))) {
+        let before = INSIDE.replace(Arc::as_ptr(&self.shared).addr());
+        let turn = catch_unwind(AssertUnwindSafe(|| self.room.turn(now)));
+        INSIDE.set(before);
+        match turn {
             Ok(turn) => turn,
             Err(panic) => {
                 let name = self.room.name();

@@ -324,8 +324,8 @@ fn outcome_of(finished: &Finished, sent: &EndOp, ended: Ended, now: Timestamp) -
         (Finish::Returned { ended_at, detail, .. }, _) => (*ended_at, detail.clone()),
     };
     let outcome = match (&finished.what, ended, sent) {
-        (_, Ended::Lost(_), _) => RunOutcome::LeaseLost,
         (Finish::GivenBack, _, _) => RunOutcome::GivenBack,
+        (_, Ended::Lost(_), _) => RunOutcome::LeaseLost,
         (_, _, EndOp::Settle { ending, .. }) => RunOutcome::Ended(*ending),
         (_, Ended::Recorded(SlotState::Ended(ending)), _) => RunOutcome::Ended(ending),
         (Finish::Returned { ending, .. }, _, _) => RunOutcome::Ended(*ending),

@@ -1,7 +1,7 @@
 //! What the rooms share: the seams, the configuration, the mailboxes, and how things stand.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -111,6 +111,8 @@ pub(crate) struct Shared {
     pub(crate) scribe: Mailbox<ScribeMail>,
     /// The signals of the workers, one each.
     pub(crate) worker_signals: Vec<Signal>,
+    /// Which of them wait for work.
+    idle: Vec<AtomicBool>,
     /// Workers that have, or are about to get, a run.
     pub(crate) busy: AtomicUsize,
     /// Runs claimed and not yet taken by a worker.
@@ -195,6 +197,7 @@ impl Shared {
             work: Mailbox::new(),
             scribe: Mailbox::new(),
             worker_signals: (0..workers).map(|_| Signal::new()).collect(),
+            idle: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             busy: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
             catching_up: AtomicUsize::new(0),
@@ -270,9 +273,31 @@ impl Shared {
         self.deadline.store(u64::MAX, Ordering::Release);
     }
 
-    /// Wakes up to `n` workers. One that has work already just looks once more.
+    /// Wakes up to `n` workers that wait for work, which was put into the queue before. Those that are at work look
+    /// for more by themselves.
     pub(crate) fn wake_workers(&self, n: usize) {
-        self.worker_signals.iter().take(n).for_each(Signal::notify);
+        // Pairs with the fence in `next_work`: either the worker sees the work, or it is seen to be idle here.
+        fence(Ordering::SeqCst);
+        let idle = self.worker_signals.iter().zip(&self.idle).filter(|(_, idle)| idle.swap(false, Ordering::AcqRel));
+        idle.take(n).for_each(|(signal, _)| signal.notify());
+    }
+
+    /// The next run for worker `number`; without one it counts as idle until it is woken.
+    pub(crate) fn next_work(&self, number: usize) -> Option<Arc<RunCell>> {
+        let take = || {
+            let cell = self.work.try_recv()?;
+            self.queued.fetch_sub(1, Ordering::AcqRel);
+            Some(cell)
+        };
+        take().or_else(|| {
+            self.idle[number].store(true, Ordering::Release);
+            fence(Ordering::SeqCst);
+            let cell = take();
+            if cell.is_some() {
+                self.idle[number].store(false, Ordering::Release);
+            }
+            cell
+        })
     }
 
     /// Calls the ledger: contains panics, measures skew, notes faults. Never called under a lock.

@@ -5,7 +5,7 @@
 //! which 100,000 plans fall due costs one search per distinct schedule.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -31,6 +31,8 @@ pub(crate) enum TimerMail {
     Removed(Vec<Arc<Installed>>),
     /// The answer to [`ScribeMail::Survey`].
     Surveyed(GroupKey, Survey),
+    /// Groups with a calendar, to be searched again where they have no next trigger point.
+    Revive(HashSet<GroupKey>),
 }
 
 /// A group: the schedule (by its interned address, which the group keeps alive) and the spread offset.
@@ -96,13 +98,15 @@ impl Survey {
 struct Group {
     key: GroupKey,
     members: Arc<Vec<Arc<Installed>>>,
+    /// Members of a group with a calendar since its last survey.
+    fresh: Vec<Arc<Installed>>,
     /// Members that are gone but still listed.
     dead: usize,
     /// The newest trigger point handed on, seconds; what is older is superseded for plans that run one at a time.
     newest: Arc<AtomicI64>,
     next: Option<Trigger>,
-    /// Which heap entry of it counts.
-    entry: u32,
+    /// Which heap entry of it counts; no two of any groups have the same number.
+    entry: u64,
     /// The most slots of one plan that a member lets run at once.
     widest: usize,
 }
@@ -125,20 +129,30 @@ pub(crate) struct Timer {
     vacant: Vec<usize>,
     by_key: HashMap<GroupKey, usize>,
     /// (due in seconds, group, entry).
-    heap: BinaryHeap<Reverse<(i64, usize, u32)>>,
+    heap: BinaryHeap<Reverse<(i64, usize, u64)>>,
+    entries: u64,
     last: Timestamp,
 }
 
 impl Timer {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let last = shared.clock.now();
-        Self { shared, groups: Vec::new(), vacant: Vec::new(), by_key: HashMap::new(), heap: BinaryHeap::new(), last }
+        Self {
+            shared,
+            groups: Vec::new(),
+            vacant: Vec::new(),
+            by_key: HashMap::new(),
+            heap: BinaryHeap::new(),
+            entries: 0,
+            last,
+        }
     }
 
     fn add(&mut self, plans: Vec<Arc<Installed>>, now: Timestamp) {
         // Runs of plans of one group arrive together or not; both are cheap.
         let mut fresh: HashMap<usize, Vec<Arc<Installed>>> = HashMap::new();
-        for plan in plans {
+        // One that is gone by now was told of as removed before it came.
+        for plan in plans.into_iter().filter(|plan| !plan.is_gone()) {
             let key = GroupKey::of(&plan);
             let index = match self.by_key.get(&key) {
                 Some(index) => *index,
@@ -154,6 +168,7 @@ impl Timer {
             Arc::make_mut(&mut group.members).extend(plans.iter().cloned());
             if group.key.schedule().has_calendar() {
                 let upto = upto(now, group.key.offset);
+                group.fresh.extend(plans);
                 self.shared.scribe.send(ScribeMail::Survey(group.key.clone(), upto));
                 continue;
             }
@@ -162,7 +177,16 @@ impl Timer {
                 self.arm(index, survey.next);
             }
             // A slot whose start window is open is live, also at install.
-            self.hand_on(index, &survey, Arc::new(plans));
+            self.hand_on_new(index, &survey, plans);
+        }
+    }
+
+    /// Hands trigger points on to members that are new, where those count for them.
+    fn hand_on_new(&self, index: usize, survey: &Survey, mut plans: Vec<Arc<Installed>>) {
+        let Some(newest) = survey.newest.first() else { return };
+        plans.retain(|plan| *newest > plan.start());
+        if !plans.is_empty() {
+            self.hand_on(index, survey, Arc::new(plans));
         }
     }
 
@@ -170,6 +194,7 @@ impl Timer {
         let group = Group {
             key: key.clone(),
             members: Arc::default(),
+            fresh: Vec::new(),
             dead: 0,
             newest: Arc::new(AtomicI64::new(i64::MIN)),
             next: None,
@@ -193,6 +218,7 @@ impl Timer {
             group.dead += 1;
             if group.dead * 2 > group.members.len() {
                 Arc::make_mut(&mut group.members).retain(|plan| !plan.is_gone());
+                group.fresh.retain(|plan| !plan.is_gone());
                 group.dead = 0;
                 if group.members.is_empty() {
                     self.by_key.remove(&key);
@@ -206,8 +232,12 @@ impl Timer {
     /// Sets when the group falls due next; an earlier heap entry of it no longer counts.
     fn arm(&mut self, index: usize, next: Option<Trigger>) {
         let Some(group) = self.groups[index].as_mut() else { return };
+        if group.next == next {
+            return;
+        }
         group.next = next;
-        group.entry = group.entry.wrapping_add(1);
+        self.entries += 1;
+        group.entry = self.entries;
         if let Some(at) = next {
             self.heap.push(Reverse((at.as_secs().saturating_add(i64::from(group.key.offset)), index, group.entry)));
         }
@@ -269,10 +299,26 @@ impl Timer {
 
     fn surveyed(&mut self, key: &GroupKey, survey: &Survey) {
         let Some(&index) = self.by_key.get(key) else { return };
-        let Some(group) = &self.groups[index] else { return };
+        let Some(group) = self.groups[index].as_mut() else { return };
+        let fresh = std::mem::take(&mut group.fresh);
+        let news = survey.newest.first().is_some_and(|newest| newest.as_secs() > group.newest.load(Ordering::Acquire));
         let members = Arc::clone(&group.members);
         self.arm(index, survey.next);
-        self.hand_on(index, survey, members);
+        if news {
+            self.hand_on(index, survey, members);
+        } else {
+            self.hand_on_new(index, survey, fresh);
+        }
+    }
+
+    fn revive(&self, keys: HashSet<GroupKey>, now: Timestamp) {
+        for key in keys {
+            let group = self.by_key.get(&key).and_then(|index| self.groups[*index].as_ref());
+            if group.is_some_and(|group| group.next.is_none()) {
+                let upto = upto(now, key.offset);
+                self.shared.scribe.send(ScribeMail::Survey(key, upto));
+            }
+        }
     }
 
     /// The wall clock went back: every group is armed anew from here.
@@ -323,6 +369,7 @@ impl Room for Timer {
                 TimerMail::Add(plans) => self.add(plans, now),
                 TimerMail::Removed(plans) => self.removed(&plans),
                 TimerMail::Surveyed(key, survey) => self.surveyed(&key, &survey),
+                TimerMail::Revive(keys) => self.revive(keys, now),
             }
         }
         let second = now.trigger().as_secs();

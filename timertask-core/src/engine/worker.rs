@@ -2,7 +2,6 @@
 //! outcome.
 
 use std::any::Any;
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,16 +29,6 @@ pub(crate) enum Finish {
     GivenBack,
     /// The job returned.
     Returned { ending: Ending, ended_at: Timestamp, detail: Option<Arc<str>> },
-}
-
-thread_local! {
-    /// The scheduler whose job this thread is inside of, by address.
-    static INSIDE: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Whether the calling thread is inside a job of `shared`.
-pub(crate) fn is_inside(shared: &Arc<Shared>) -> bool {
-    INSIDE.get() == Arc::as_ptr(shared).addr()
 }
 
 pub(crate) struct Worker {
@@ -96,8 +85,9 @@ impl Worker {
                 Err(failure) => failure,
             };
             let stop = cell.check(self.shared.clock.now(), self.shared.clock.monotonic()).err();
+            // A panic is a failure whatever its token said.
             if let Some(Stop::Cancelled | Stop::LeaseLost) = stop {
-                return (Ending::Cancelled, failure.text);
+                return (if failure.panicked { Ending::Failed } else { Ending::Cancelled }, failure.text);
             }
             let term_over = cell.term_end.is_some_and(|end| self.shared.clock.monotonic() >= end);
             if failure.permanent || term_over || run.tries() >= tries {
@@ -113,31 +103,48 @@ impl Worker {
         }
     }
 
-    /// Enters the user's code once. Its error is read and dropped in here, where a panic is contained.
+    /// Enters the user's code once; a panic is contained.
     fn enter(&self, run: &Run) -> Result<(), Failure> {
-        let before = INSIDE.replace(Arc::as_ptr(&self.shared).addr());
-        let result = catch_unwind(AssertUnwindSafe(|| match self.shared.job.run(run) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(Failure::of(error)),
-        }));
-        INSIDE.set(before);
-        result.unwrap_or_else(|panic| {
-            let text = panic_text(panic);
-            log::error!(target: "timertask::run", "{}: {} panicked: {text}", self.shared.config.instance, run.slot_key());
-            Err(Failure { text: Some(cut(&format!("panicked: {text}"))), permanent: false })
-        })
+        match catch_unwind(AssertUnwindSafe(|| self.shared.job.run(run))) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(Failure::of(error)),
+            Err(panic) => {
+                let text = panic_text(panic);
+                log::error!(target: "timertask::run", "{}: {} panicked: {text}", self.shared.config.instance, run.slot_key());
+                Err(Failure::panicked(&text))
+            }
+        }
     }
 }
 
 struct Failure {
     text: Option<Arc<str>>,
     permanent: bool,
+    panicked: bool,
 }
 
 impl Failure {
+    /// Reads the error and drops it, one after the other: where both panic, the second must not meet the first one's
+    /// unwinding.
     fn of(error: BoxError) -> Self {
         let permanent = error.downcast_ref::<Permanent>().is_some();
-        Self { text: Some(cut(&error.to_string())), permanent }
+        let text = catch_unwind(AssertUnwindSafe(|| error.to_string()));
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(error)));
+        match (text, dropped) {
+            (Ok(text), Ok(())) => Self { text: Some(cut(&text)), permanent, panicked: false },
+            (Ok(text), Err(panic)) => {
+                let said = panic_text(panic);
+                Self { text: Some(cut(&format!("{text} (its drop panicked: {said})"))), permanent, panicked: true }
+            }
+            (Err(panic), dropped) => {
+                let _ = dropped.map_err(panic_text);
+                Self { permanent, ..Self::panicked(&format!("in the error's own text: {}", panic_text(panic))) }
+            }
+        }
+    }
+
+    fn panicked(said: &str) -> Self {
+        Self { text: Some(cut(&format!("panicked: {said}"))), permanent: false, panicked: true }
     }
 }
 
@@ -179,7 +186,7 @@ impl Room for Worker {
     }
 
     fn turn(&mut self, _now: Timestamp) -> Turn {
-        let Some(cell) = self.shared.work.try_recv() else {
+        let Some(cell) = self.shared.next_work(self.number) else {
             let over = match self.shared.phase() {
                 Phase::Open => false,
                 // The claimer may still have a call under way; what it brings home it gives back itself.
@@ -187,7 +194,6 @@ impl Room for Worker {
             };
             return if over { Turn::Done } else { Turn::Wait(None) };
         };
-        self.shared.queued.fetch_sub(1, Ordering::AcqRel);
         let finished = self.run(&cell);
         self.shared.busy.fetch_sub(1, Ordering::AcqRel);
         self.shared.claimer.signal().notify();

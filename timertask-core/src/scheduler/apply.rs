@@ -110,12 +110,20 @@ impl Inner {
         Ok(was)
     }
 
-    /// Searches once with each plan that has a calendar; what went wrong, by place in the set.
+    /// Searches once with each plan that has a calendar and is new, changed, or failed by it before; what went wrong, by
+    /// place in the set.
     fn try_calendars(&self, plans: &[Plan]) -> HashMap<usize, PlanError> {
         let now = self.shared.clock.now().trigger();
+        let defaults = self.shared.config.defaults_fingerprint;
         let mut wrong = HashMap::new();
         for (index, plan) in plans.iter().enumerate() {
             let Some(name) = plan.rest.calendar.as_deref().filter(|_| plan.enabled) else { continue };
+            let there = self.shared.registry().find(&plan.id).cloned();
+            if there
+                .is_some_and(|t| t.state() != state::FAILED && t.fingerprint == fingerprint::of_plan(plan, defaults))
+            {
+                continue;
+            }
             let Ok(schedule) = self.schedule_of(plan) else { continue };
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| schedule.next_trigger(now))) {
                 let _ = crate::engine::panic_text(panic);
@@ -293,7 +301,7 @@ impl Inner {
 
     /// Plans with a calendar that panicked, or that found nothing any more, are searched again.
     fn revive(&self, plans: &[Plan], tried: &HashMap<usize, PlanError>) {
-        let now = self.shared.clock.now();
+        let mut groups = HashSet::new();
         for (index, plan) in plans.iter().enumerate().filter(|(_, plan)| plan.rest.calendar.is_some() && plan.enabled) {
             let Some(there) = self.shared.registry().find(&plan.id).cloned() else { continue };
             if tried.contains_key(&index) || there.generation().is_none() {
@@ -302,8 +310,10 @@ impl Inner {
             if there.state() == state::FAILED {
                 there.activate();
             }
-            let upto = Trigger::from_secs(now.trigger().as_secs().saturating_sub(i64::from(there.offset)));
-            self.shared.scribe.send(ScribeMail::Survey(GroupKey::of(&there), upto));
+            groups.insert(GroupKey::of(&there));
+        }
+        if !groups.is_empty() {
+            self.shared.timer.send(TimerMail::Revive(groups));
         }
     }
 

@@ -53,7 +53,8 @@ impl Scheduler {
     /// A second call waits like the first, or answers at once where all has ended.
     ///
     /// # Errors
-    /// [`CloseError::FromInside`] from inside a job of this scheduler: it is signalled, and does not wait.
+    /// [`CloseError::FromInside`] from inside a job or another callback of this scheduler: it is signalled, and does not
+    /// wait.
     ///
     /// # Blocking
     /// Until all has ended, at most `timeout` and about two seconds, also where a store or a job hangs.
