@@ -42,8 +42,10 @@ const AUTUMN: [&str; 6] = ["next", "--tz", "Europe/Berlin", "--from", "2026-10-2
 
 #[test]
 fn instants_in_zone_and_utc_with_notes() {
+    let shown = ok(&[&SPRING[..], &["30 2 * * *"]].concat());
+    assert!(include_str!("../README.md").contains(&shown), "the README shows this");
     assert_eq!(
-        ok(&[&SPRING[..], &["30 2 * * *"]].concat()),
+        shown,
         "2026-03-28T02:30:00+01:00  2026-03-28T01:30:00Z\n\
          2026-03-29T03:00:00+02:00  2026-03-29T01:00:00Z  gap: shifted from 2026-03-29T02:30:00\n\
          2026-03-30T02:30:00+02:00  2026-03-30T00:30:00Z\n"

@@ -33,16 +33,27 @@ fn main() {
     let mut missed = false;
     println!("nanoseconds per call; x: times faster than the faster of cron and croner");
     println!(
-        "{:<16}{:>8}{:>8}{:>8}{:>7} |{:>8}{:>8}{:>8}{:>7} |{:>8}{:>8}{:>8}",
-        "", "utc", "cron", "croner", "x", "Berlin", "cron", "croner", "x", "parse", "cron", "croner"
+        "{:<16}{:>8}{:>8}{:>8}{:>7} |{:>8}{:>8}{:>8}{:>7} |{:>8} |{:>8}{:>8}{:>8}",
+        "", "utc", "cron", "croner", "x", "Berlin", "cron", "croner", "x", "prev", "parse", "cron", "croner"
     );
     for (ours, theirs) in EXPRESSIONS {
         let utc = next(Tz::UTC, ours, theirs, &instants);
         let zone = next(ZONE, ours, theirs, &instants);
         let parse = parse(ours, theirs);
         println!(
-            "{ours:<16}{:>8.0}{:>8.0}{:>8.0}{:>7.1} |{:>8.0}{:>8.0}{:>8.0}{:>7.1} |{:>8.0}{:>8.0}{:>8.0}",
-            utc[0], utc[1], utc[2], ratio(&utc), zone[0], zone[1], zone[2], ratio(&zone), parse[0], parse[1], parse[2],
+            "{ours:<16}{:>8.0}{:>8.0}{:>8.0}{:>7.1} |{:>8.0}{:>8.0}{:>8.0}{:>7.1} |{:>8.0} |{:>8.0}{:>8.0}{:>8.0}",
+            utc[0],
+            utc[1],
+            utc[2],
+            ratio(&utc),
+            zone[0],
+            zone[1],
+            zone[2],
+            ratio(&zone),
+            prev(ours, &instants),
+            parse[0],
+            parse[1],
+            parse[2],
         );
         missed |= ratio(&zone) < 2.0 || parse[0] > 1_000.0;
     }
@@ -96,6 +107,15 @@ fn next(zone: Tz, ours: &str, theirs: &str, instants: &[i64]) -> [f64; 3] {
             &mut || over(&local, |t| croner.find_next_occurrence(t, false)),
         ])
     }
+}
+
+/// Ours, backwards in the zone.
+fn prev(text: &str, instants: &[i64]) -> f64 {
+    let schedule = ScheduleOptions::new().zone(ZONE).parse(text).expect("an expression");
+    let mut times: Vec<f64> =
+        (0..ROUNDS).map(|_| over(instants, |t| schedule.prev_trigger(Trigger::from_secs(*t)))).collect();
+    times.sort_by(f64::total_cmp);
+    times[ROUNDS / 2]
 }
 
 fn parse(ours: &str, theirs: &str) -> [f64; 3] {

@@ -28,6 +28,8 @@ fn next(schedule: &Schedule, after: &str, n: usize) -> Vec<String> {
 fn a_schedule_crosses_threads_and_lives_in_sets() {
     fn check<T: Send + Sync + Clone + Eq + std::hash::Hash + std::fmt::Debug + std::fmt::Display>() {}
     check::<Schedule>();
+    fn error<T: std::error::Error + Send + Sync + Clone + 'static>() {}
+    error::<timertask_core::SpecError>();
     let same = ["@daily", "@MIDNIGHT", "0 0 * * *", "0 0 0 ? * ?", "00 00 1-31 * mon", "TZ=UTC 0\t0 */1 1-12 0-7"];
     let distinct: HashSet<Schedule> = same.iter().map(|text| parse(text)).collect();
     assert_eq!(distinct.len(), 1);
@@ -397,6 +399,39 @@ fn a_calendar_that_excludes_all_is_never_and_a_panic_passes() {
     let search = || schedule.next_after(at("2024-01-01T00:00:00Z"));
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(search));
     assert!(caught.is_err());
+}
+
+#[test]
+fn a_search_asks_a_calendar_a_counted_number_of_times() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    let asked = Arc::new(AtomicU32::new(0));
+    let counter = Arc::clone(&asked);
+    let calendar = move |_: NaiveDate| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        true
+    };
+    let options = ScheduleOptions::new().zone(Tz::Europe__Berlin).calendar("all", Arc::new(calendar));
+    for text in ["* * * * * *", "*/7 3 * * *", "0 0 * * 1", "0 0 13 * 5", "0 0 29 2 *", "@every 1s", "@every 1000h"] {
+        let schedule = options.parse(text).unwrap();
+        assert_eq!(schedule.next_after(at("2024-01-01T00:00:00Z")), None);
+        let forward = asked.swap(0, Ordering::Relaxed);
+        assert_eq!(schedule.prev_before(at("2024-01-01T00:00:00Z")), None);
+        let back = asked.swap(0, Ordering::Relaxed);
+        assert!((1..=12_001).contains(&forward) && (1..=12_001).contains(&back), "{text} {forward} {back}");
+    }
+}
+
+#[test]
+fn a_time_that_a_gap_swallows_every_year_ends_the_search() {
+    // The last Sunday of March, half past two: the gap itself, in each year of the zone's data.
+    let options = ScheduleOptions::new().zone(Tz::Europe__Berlin).dst(Dst::Exact(Gap::Skip, Fold::Both));
+    let never = options.parse("quartz:0 30 2 25-31 3 1").unwrap();
+    assert_eq!(never.next_after(at("2026-01-01T00:00:00Z")), None);
+    assert_eq!(never.swallowed(at("2026-01-01T00:00:00Z")).count(), 74);
+    // Nearer to the end of the data, the years without a gap are in reach; backwards, those before the rule.
+    assert_eq!(never.next_after(at("2080-01-01T00:00:00Z")), Some(at("2100-03-28T01:30:00Z")));
+    assert_eq!(never.prev_before(at("1990-01-01T00:00:00Z")), Some(at("1980-03-30T01:30:00Z")));
+    assert_eq!(never.prev_before(at("2099-01-01T00:00:00Z")), None);
 }
 
 #[test]
