@@ -133,6 +133,16 @@ fn rows_are_answered_one_by_one_and_bad_ones_stop_nothing() {
 }
 
 #[test]
+fn the_id_comes_first() {
+    let rows = b"{\"expr\":\"@daily\",\"id\":7}\n{\"expr\":\"\",\"id\":8}\n";
+    let output = run(&["next", "--jsonl", "-n1", "--from", "2024-05-01T00:00:00Z"], rows);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (first, second) = text.split_once('\n').unwrap();
+    assert_eq!(first, r#"{"id":7,"next":["2024-05-02T00:00:00+00:00"]}"#);
+    assert!(second.starts_with(r#"{"id":8,"error":"expression (column 1): "#), "{second}");
+}
+
+#[test]
 fn a_line_without_end_is_one_error() {
     let mut input = vec![b'x'; 17 << 20];
     input.extend_from_slice(b"\n{\"id\":2,\"expr\":\"@daily\",\"from\":\"2024-05-01T00:00:00Z\",\"n\":1}");

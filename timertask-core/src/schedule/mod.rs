@@ -17,8 +17,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Everything here is pure: no thread, lock or clock. The grammar and the differences from other
-//! implementations are on the page [`dialect`](crate::dialect).
+//! Everything here is pure: no thread, lock or clock. The one thing kept is a table of each zone's offsets, read from
+//! the compiled-in data at the zone's first use, which takes up to a millisecond. The grammar and the differences from
+//! other implementations are on the page [`dialect`](crate::dialect).
 
 mod display;
 mod error;
@@ -66,9 +67,9 @@ const LATEST: i64 = DateTime::<Utc>::MAX_UTC.timestamp() - 2 * DAY;
 
 /// When something runs: an expression, its zone and its rule for the days on which clocks change.
 ///
-/// It is cheap to clone, and equal exactly where text forms, rules, grids and calendar names are alike once
-/// written in the canonical form that `Display` shows: `@daily` equals `0 0 * * *`. So equal schedules
-/// can be kept, and computed, once.
+/// It is cheap to clone. Two are equal where canonical form (as `Display` shows it), rule for clock changes, grid and
+/// calendar name are: `@daily` equals `0 0 * * *`. Equal schedules have the same trigger points, so that they can be
+/// kept, and computed, once.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Schedule {
     kind: Kind,
@@ -153,7 +154,7 @@ impl Schedule {
         self.prev_trigger(ceiling(before)).map(Trigger::to_datetime)
     }
 
-    /// [`Schedule::next_after`] on whole seconds. It does not allocate.
+    /// [`Schedule::next_after`] on whole seconds. It does not allocate, apart from a zone's first use.
     ///
     /// # Panics
     /// Only where a [`Calendar`] does.
@@ -172,7 +173,7 @@ impl Schedule {
         next.filter(|next| *next <= LATEST).map(Trigger::from_secs)
     }
 
-    /// [`Schedule::prev_before`] on whole seconds. It does not allocate.
+    /// [`Schedule::prev_before`] on whole seconds. It does not allocate, apart from a zone's first use.
     ///
     /// # Panics
     /// Only where a [`Calendar`] does.
@@ -323,7 +324,7 @@ impl ScheduleOptions {
         parse::schedule(text, self)
     }
 
-    /// Takes over a schedule of the crate `cron`, which has no zone of its own.
+    /// Takes over a schedule of the crate `cron`, which has no zone of its own. Limits are not looked at.
     #[must_use]
     pub fn convert(&self, schedule: &cron::Schedule) -> Schedule {
         quartz::from_cron(schedule, self)

@@ -1,11 +1,13 @@
 //! The search against brute force: each local minute around a change of clocks, mapped by chrono-tz itself.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use chrono::{DateTime, Datelike, Days, MappedLocalTime, NaiveDateTime, TimeDelta, TimeZone, Timelike, Utc};
-use chrono_tz::Tz;
+use chrono_tz::{TZ_VARIANTS, Tz};
 
 use crate::random::Random;
+use timertask_core::clock::{Clock as _, SystemClock};
 use timertask_core::{Dst, Fold, Gap, Note, Schedule, ScheduleOptions};
 
 /// Zones with changes of all kinds: half hours, midnight, whole days, two hours, Ramadan, moves for good.
@@ -272,4 +274,22 @@ fn fault_44_each_expression_meets_the_strangest_changes() {
     assert_eq!(run(&[Tz::Pacific__Kwajalein], 1993..1994, |_| all()), 1);
     let zones = [Tz::Australia__Lord_Howe, Tz::Antarctica__Troll, Tz::America__Sao_Paulo, Tz::Asia__Beirut];
     assert_eq!(run(&zones, 2018..2019, |_| all()), 8);
+}
+
+/// Any zone, any year of its data, random expressions: for as long as `TIMERTASK_SOAK_SECONDS` says, else three seconds.
+#[test]
+fn soak_schedules_agree_with_brute_force() {
+    let seconds = std::env::var("TIMERTASK_SOAK_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3);
+    let clock = SystemClock;
+    let end = clock.monotonic() + Duration::from_secs(seconds);
+    let seed = clock.entropy();
+    println!("seed {seed}");
+    let mut random = Random::new(seed);
+    let mut count = 0;
+    while clock.monotonic() < end {
+        let zone = *random.pick(&TZ_VARIANTS);
+        let year = i32::try_from(1_846 + random.below(254)).expect("a year");
+        count += run(&[zone], year..year + 1, |_| vec![random.five(), random.five()]);
+    }
+    println!("{count} changes");
 }

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, Write};
 
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use timertask::{Dst, ScheduleOptions};
 
 use super::{MOST, local};
@@ -30,15 +30,18 @@ pub(super) fn answer<R: io::Read>(
     let mut output = io::BufWriter::new(output);
     let mut line = Vec::new();
     while let Some(fits) = read_line(input, &mut line)? {
-        let reply = if fits {
-            if line.trim_ascii().is_empty() {
-                continue;
-            }
-            reply(defaults, &line)
+        let (id, outcome) = if !fits {
+            (Value::Null, Err(format!("a line of more than {LONGEST} bytes")))
+        } else if line.trim_ascii().is_empty() {
+            continue;
         } else {
-            json!({ "id": null, "error": format!("a line of more than {LONGEST} bytes") })
+            reply(defaults, &line)
         };
-        writeln!(output, "{reply}")?;
+        // The id goes first, as in the row.
+        match outcome {
+            Ok(next) => writeln!(output, r#"{{"id":{id},"next":{}}}"#, Value::from(next))?,
+            Err(error) => writeln!(output, r#"{{"id":{id},"error":{}}}"#, Value::from(error))?,
+        }
         // Who writes a row and waits for its answer gets it; who writes many gets them in blocks.
         if input.buffer().is_empty() {
             output.flush()?;
@@ -76,19 +79,15 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<
     }
 }
 
-fn reply(defaults: &Defaults, line: &[u8]) -> Value {
-    let row = match serde_json::from_slice::<Value>(line) {
-        Ok(Value::Object(row)) => row,
-        Ok(_) => return json!({ "id": null, "error": "not a JSON object" }),
+/// The row's id, and its instants or what is wrong with it.
+fn reply(defaults: &Defaults, line: &[u8]) -> (Value, Result<Vec<String>, String>) {
+    match serde_json::from_slice::<Value>(line) {
+        Ok(Value::Object(row)) => (row.get("id").cloned().unwrap_or_default(), next(defaults, &row)),
+        Ok(_) => (Value::Null, Err("not a JSON object".into())),
         Err(error) => {
-            let error = format!("not JSON at column {}: {:?} error", error.column(), error.classify());
-            return json!({ "id": null, "error": error.to_lowercase().replace("json", "JSON") });
+            let what = if error.is_eof() { "it ends too soon" } else { "not understood" };
+            (Value::Null, Err(format!("not JSON: {what}, at column {}", error.column())))
         }
-    };
-    let id = row.get("id").cloned().unwrap_or_default();
-    match next(defaults, &row) {
-        Ok(next) => json!({ "id": id, "next": next }),
-        Err(error) => json!({ "id": id, "error": error }),
     }
 }
 
