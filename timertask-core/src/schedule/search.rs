@@ -63,12 +63,21 @@ impl Matches<'_> {
         }
         let mut found = self.next_local(base, &mut steps);
         for _ in 0..MAX_SPANS {
+            if let Some(local) = found
+                && local - span.offset < span.end
+            {
+                return Some(local - span.offset);
+            }
+            if index + 1 >= zone.len() {
+                return None;
+            }
+            // The very next span may repeat local times before `base`. Unless it does, spans that end long before the
+            // match hold none.
+            let next = zone.span(index + 1);
+            let repeats = self.fields.fold == Fold::Both && next.begin + next.offset < base;
             index = match found {
-                Some(local) if local - span.offset < span.end => return Some(local - span.offset),
-                // What ends long before the match holds none either.
-                Some(local) => (index + 1).max(zone.index(local - FAR)),
-                None if index + 1 < zone.len() => index + 1,
-                None => return None,
+                Some(local) if !repeats => (index + 1).max(zone.index(local - FAR)),
+                _ => index + 1,
             };
             span = zone.span(index);
             let gone = span.begin + span.before;
@@ -80,8 +89,8 @@ impl Matches<'_> {
             } else if span.after_fold() && self.fields.fold == Fold::First {
                 start = gone;
             }
-            // The next span may repeat local times before `base`, and a match may be gone or counted.
-            if start < base || found.is_some_and(|local| local < start) {
+            // A match may be gone, or counted before.
+            if repeats || found.is_some_and(|local| local < start) {
                 base = start;
                 found = self.next_local(base, &mut steps);
             } else if found.is_none() {

@@ -228,12 +228,16 @@ fn pair(dst: Dst, expression: &str) -> (Gap, Fold) {
 }
 
 /// Runs all policies and expressions over the changes of some zones; answers how many changes there were.
-fn run(zones: &[Tz], years: std::ops::Range<i32>, mut expressions: impl FnMut(usize) -> Vec<String>) -> usize {
+fn run(
+    zones: &[Tz],
+    years: std::ops::Range<i32>,
+    mut expressions: impl FnMut(usize, DateTime<Utc>) -> Vec<String>,
+) -> usize {
     let mut count = 0;
     for zone in zones {
         for change in changes(*zone, years.clone()) {
             let around = Around::new(*zone, change);
-            for expression in expressions(count) {
+            for expression in expressions(count, change) {
                 let images = around.images(&Plain::read(&expression));
                 for dst in POLICIES {
                     let schedule = ScheduleOptions::new().zone(*zone).dst(dst).parse(&expression).expect("valid");
@@ -252,28 +256,43 @@ fn all() -> Vec<String> {
     EXPRESSIONS.iter().map(ToString::to_string).collect()
 }
 
+/// Matches near a change, and then nothing for a year.
+fn on_the_day(random: &mut Random, change: DateTime<Utc>) -> String {
+    let day = change - Days::new(random.below(2));
+    format!("{} {} {} {} *", random.field(0, 59, 1), random.field(0, 23, 2), day.day(), day.month())
+}
+
 /// Fault 44: a time that clocks skip or repeat is run never, or twice, and no rule says so.
 #[test]
 fn fault_44_changes_of_clocks_follow_the_stated_rule_in_all_zones() {
     // Each change with one expression of the list, in turn, and a random one.
     let mut random = Random::new(44);
-    let changes = run(&ZONES, 1990..2035, |count| {
+    let changes = run(&ZONES, 1990..2035, |count, change| {
         let known = EXPRESSIONS[count % EXPRESSIONS.len()].to_owned();
         // Early hours, where clocks change, and any time of the day.
         let hours = if count % 4 == 0 { random.field(0, 23, 2) } else { random.field(0, 4, 1) };
         let [minutes, days, months, weekdays] =
             [random.field(0, 59, 1), random.field(1, 31, 7), random.field(1, 12, 9), random.field(0, 6, 7)];
-        vec![known, format!("{minutes} {hours} {days} {months} {weekdays}")]
+        vec![known, format!("{minutes} {hours} {days} {months} {weekdays}"), on_the_day(&mut random, change)]
     });
     assert!(changes > 1_000, "{changes}");
 }
 
 #[test]
 fn fault_44_each_expression_meets_the_strangest_changes() {
-    assert_eq!(run(&[Tz::Pacific__Apia], 2011..2012, |_| all()), 3);
-    assert_eq!(run(&[Tz::Pacific__Kwajalein], 1993..1994, |_| all()), 1);
+    assert_eq!(run(&[Tz::Pacific__Apia], 2011..2012, |_, _| all()), 3);
+    assert_eq!(run(&[Tz::Pacific__Kwajalein], 1993..1994, |_, _| all()), 1);
     let zones = [Tz::Australia__Lord_Howe, Tz::Antarctica__Troll, Tz::America__Sao_Paulo, Tz::Asia__Beirut];
-    assert_eq!(run(&zones, 2018..2019, |_| all()), 8);
+    assert_eq!(run(&zones, 2018..2019, |_, _| all()), 8);
+}
+
+#[test]
+fn a_fold_is_not_jumped_over_where_the_next_match_is_far() {
+    // Nothing matches for a year after the first pass, and the second pass is still to come.
+    let expressions = ["*/19 2/9 25-31 10 *", "*/30 2 26 10 *", "30 1-2 24-26 9-10 *"];
+    let zones = [Tz::Europe__Berlin, Tz::America__New_York, Tz::Australia__Lord_Howe];
+    assert_eq!(run(&zones, 2025..2027, |_, _| expressions.map(str::to_owned).to_vec()), 12);
+    assert_eq!(run(&[Tz::Antarctica__Palmer], 1964..1966, |_, _| vec!["*/19 21 31 12 *".to_owned()]), 3);
 }
 
 /// Any zone, any year of its data, random expressions: for as long as `TIMERTASK_SOAK_SECONDS` says, else three seconds.
@@ -289,7 +308,7 @@ fn soak_schedules_agree_with_brute_force() {
     while clock.monotonic() < end {
         let zone = *random.pick(&TZ_VARIANTS);
         let year = i32::try_from(1_846 + random.below(254)).expect("a year");
-        count += run(&[zone], year..year + 1, |_| vec![random.five(), random.five()]);
+        count += run(&[zone], year..year + 1, |_, change| vec![random.five(), on_the_day(&mut random, change)]);
     }
     println!("{count} changes");
 }
