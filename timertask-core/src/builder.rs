@@ -21,7 +21,7 @@ use crate::reconcile::DropGuard;
 use crate::record::RunRecord;
 use crate::schedule::{Calendar, Dialect, Dst, SpecLimits};
 use crate::scheduler::Scheduler;
-use crate::seam::{Durability, Ledger, Mutex, Overlap, StoreError, StoreErrorKind};
+use crate::seam::{Durability, Ledger, Mutex, Overlap, Retention, StoreError, StoreErrorKind};
 
 /// Collects what a scheduler is made of. Nothing is checked before [`start`](Self::start).
 ///
@@ -35,6 +35,7 @@ use crate::seam::{Durability, Ledger, Mutex, Overlap, StoreError, StoreErrorKind
 /// | `ledger` | one in memory: nothing is promised across processes |
 /// | `instance` | host name and process id |
 /// | `run_capacity` | 256 records |
+/// | `retention` | 30 days or 1,000 records of a plan, the last 10 kept in any case |
 /// | `drop_guard` | off |
 #[must_use]
 pub struct Builder {
@@ -62,6 +63,7 @@ pub struct Builder {
     version: Option<Arc<str>>,
     namespace: Option<String>,
     run_capacity: usize,
+    retention: Retention,
     drop_guard: Option<DropGuard>,
 }
 
@@ -94,6 +96,7 @@ impl Builder {
             version: None,
             namespace: None,
             run_capacity: 256,
+            retention: Retention::default(),
             drop_guard: None,
         }
     }
@@ -238,6 +241,13 @@ impl Builder {
         self
     }
 
+    /// What is kept of old records in the ledger, for each plan that is installed here. A ledger in memory forgets by
+    /// its own rule instead.
+    pub fn retention(mut self, keep: Retention) -> Self {
+        self.retention = keep;
+        self
+    }
+
     /// Called by `start_reconcile` and `spawn_reconcile` before their first reconcile, to sweep up what an earlier life
     /// of the process left in the caller's own tables.
     pub fn stale_sweep(mut self, f: impl Fn() -> Result<(), BoxError> + Send + Sync + 'static) -> Self {
@@ -321,6 +331,7 @@ impl Builder {
             job_names: self.job.names(),
             calendars: self.calendars,
             drop_guard: self.drop_guard,
+            retention: (durability != Durability::Volatile).then_some(self.retention),
             stale_sweep: self.stale_sweep,
             exclusive,
         };

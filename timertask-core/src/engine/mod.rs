@@ -11,6 +11,7 @@ mod mutex_only;
 mod outbox;
 mod registry;
 mod reports;
+mod retention;
 mod rooms;
 mod scribe;
 mod shared;

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use super::claimer::ClaimerMail;
 use super::outbox::{GenerationOp, Outbox};
+use super::retention::Keeping;
 use super::rooms::SCRIBE;
 use super::shared::{LEASE, MARGIN, Phase, RENEW_EVERY, ScribeMail, Shared, matched};
 use super::stats::Counters;
-use super::sweep::{Sweep, ended_elsewhere};
+use super::sweep::{Lists, Sweep, ended_elsewhere};
 use super::timer::{GroupKey, Survey, TimerMail};
 use super::walk::Walks;
 use super::worker::{Finish, Finished};
@@ -37,6 +38,7 @@ pub(crate) struct Scribe {
     sweep: Sweep,
     outbox: Outbox,
     walks: Walks,
+    keeping: Keeping,
 }
 
 impl Scribe {
@@ -52,6 +54,7 @@ impl Scribe {
             sweep: Sweep::new(mono + RENEW_EVERY / 2 + jitter),
             outbox: Outbox::default(),
             walks: Walks::default(),
+            keeping: Keeping::default(),
             shared,
         }
     }
@@ -179,12 +182,15 @@ impl Scribe {
     }
 
     /// Runs whose end is recorded, or refused: they are no longer live.
-    fn recorded(&self, done: Vec<(Finished, EndRequest, Ended)>, now: Timestamp) {
-        let shared = &self.shared;
+    fn recorded(&mut self, done: Vec<(Finished, EndRequest, Ended)>, now: Timestamp) {
+        let shared = Arc::clone(&self.shared);
         shared.live.remove(done.iter().map(|(finished, ..)| &finished.cell.nonce));
         let mut records = Vec::new();
         for (finished, request, ended) in done {
             let cell = &finished.cell;
+            if shared.config.retention.is_some() {
+                self.keeping.recorded(&cell.plan.id);
+            }
             if cell.kind != RunKind::Scheduled {
                 shared.catching_up.fetch_sub(1, Ordering::AcqRel);
             }
@@ -296,6 +302,7 @@ impl Scribe {
             if closing { None } else { self.outbox.due() },
             if closing { None } else { self.walks.due() },
             if closing { None } else { Some(self.sweep.due()) },
+            if closing || !self.ends.is_empty() { None } else { self.keeping.due() },
         ];
         soonest.into_iter().flatten().min().map(|at| Until::Monotonic(at.max(mono)))
     }
@@ -369,8 +376,12 @@ impl Room for Scribe {
                     self.walks.want(plan);
                 }
             }
-            self.sweep.turn(&self.shared, mono, &mut self.outbox, &mut self.walks);
+            let mut lists = Lists { outbox: &mut self.outbox, walks: &mut self.walks, keeping: &mut self.keeping };
+            self.sweep.turn(&self.shared, mono, &mut lists);
             self.walks.turn(&self.shared, mono);
+            if self.ends.is_empty() {
+                self.keeping.turn(&self.shared, mono);
+            }
         }
         let done = alone && self.ends.is_empty();
         if phase == Phase::Leaving || (phase == Phase::Closing && done) {

@@ -62,6 +62,8 @@ pub(crate) struct Config {
     pub(crate) calendars: std::collections::HashMap<Arc<str>, Arc<dyn Calendar>>,
     pub(crate) drop_guard: Option<crate::reconcile::DropGuard>,
     pub(crate) stale_sweep: Option<Box<dyn Fn() -> Result<(), crate::job::BoxError> + Send + Sync>>,
+    /// What is kept of old records; `None` where the ledger forgets by itself.
+    pub(crate) retention: Option<crate::seam::Retention>,
     /// The ledger is this scheduler's own: claims may run ahead, and nobody else changes a generation.
     pub(crate) exclusive: bool,
 }

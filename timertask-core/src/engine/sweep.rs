@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::claimer::{Candidate, ClaimerMail};
 use super::outbox::Outbox;
+use super::retention::Keeping;
 use super::shared::{RENEW_EVERY, Shared, matched};
 use super::walk::Walks;
 use super::{Installed, stats::Counters};
@@ -34,6 +35,13 @@ pub(crate) struct Sweep {
     plans_after: Option<PlanId>,
 }
 
+/// Where a look at the plans puts what it finds.
+pub(crate) struct Lists<'a> {
+    pub(crate) outbox: &'a mut Outbox,
+    pub(crate) walks: &'a mut Walks,
+    pub(crate) keeping: &'a mut Keeping,
+}
+
 impl Sweep {
     pub(crate) fn new(first: Duration) -> Self {
         Self { next: first, ..Self::default() }
@@ -43,7 +51,7 @@ impl Sweep {
         self.next
     }
 
-    pub(crate) fn turn(&mut self, shared: &Shared, mono: Duration, outbox: &mut Outbox, walks: &mut Walks) {
+    pub(crate) fn turn(&mut self, shared: &Shared, mono: Duration, lists: &mut Lists<'_>) {
         if mono < self.next {
             return;
         }
@@ -75,7 +83,7 @@ impl Sweep {
         self.looks.retain(|_, (_, seen)| *seen == round);
         self.round += 1;
         self.next = mono + RENEW_EVERY;
-        self.look_at_plans(shared, outbox, walks);
+        self.look_at_plans(shared, lists);
     }
 
     /// What to do about a running slot of the page.
@@ -99,20 +107,25 @@ impl Sweep {
 
     /// Looks at some of the rows that the ledger has of plans, in turn: foreign generations, clocks that ran ahead,
     /// cursors that lag behind.
-    fn look_at_plans(&mut self, shared: &Shared, outbox: &mut Outbox, walks: &mut Walks) {
+    fn look_at_plans(&mut self, shared: &Shared, lists: &mut Lists<'_>) {
         let query =
             Query::Plans { namespace: shared.config.namespace.clone(), after: self.plans_after.take(), limit: PLANS };
         let Ok(answer) = shared.store("read", |ledger| ledger.read(&query)) else { return };
         let full = answer.value.plans.len() >= PLANS;
-        for (key, row) in &answer.value.plans {
+        // One plan a sweep is looked at for records that have grown old, in turn.
+        let turn = self.round.checked_rem(answer.value.plans.len() as u64).unwrap_or(0);
+        for (place, (key, row)) in (0..).zip(&answer.value.plans) {
             let Some(id) = &key.plan else { continue };
             let Some(plan) = shared.registry().get(id) else { continue };
             if !plan.is_active() {
                 continue;
             }
-            outbox.look(shared, &plan, row, answer.now);
+            if place == turn && shared.config.retention.is_some() {
+                lists.keeping.visit(id);
+            }
+            lists.outbox.look(shared, &plan, row, answer.now);
             if !plan.schedule.has_calendar() && lags(&plan, row, answer.now) {
-                walks.want(plan);
+                lists.walks.want(plan);
             }
         }
         if full {

@@ -485,6 +485,13 @@ pub struct Retention {
     pub keep_last: usize,
 }
 
+impl Default for Retention {
+    /// 30 days or 1,000 records, the last 10 kept in any case.
+    fn default() -> Self {
+        Self { age: Some(Duration::from_secs(30 * 86_400)), count: Some(1000), keep_last: 10 }
+    }
+}
+
 /// What a purge did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Purged {
