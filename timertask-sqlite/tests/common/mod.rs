@@ -52,6 +52,10 @@ impl SetClock {
         Self(Arc::new(AtomicI64::new(seconds * 1_000_000)))
     }
 
+    pub fn step_back(&self, d: Duration) {
+        self.0.fetch_sub(i64::try_from(d.as_micros()).unwrap(), Ordering::SeqCst);
+    }
+
     pub fn advance(&self, d: Duration) {
         self.0.fetch_add(i64::try_from(d.as_micros()).unwrap(), Ordering::SeqCst);
     }
