@@ -169,6 +169,12 @@ impl Connected {
         })
     }
 
+    /// As it is in a child that was forked after the file was opened.
+    #[cfg(test)]
+    pub(crate) fn pretend_to_be_a_child(&mut self) {
+        self.process = 0;
+    }
+
     pub(crate) fn roll_back(&self) {
         schema::roll_back(self.connection());
     }

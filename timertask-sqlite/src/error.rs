@@ -140,3 +140,7 @@ fn kind_of_code(failure: ffi::Error) -> StoreErrorKind {
         _ => StoreErrorKind::Internal,
     }
 }
+
+#[cfg(test)]
+#[path = "error_tests.rs"]
+mod tests;

@@ -309,3 +309,7 @@ impl Drop for Lead<'_> {
         self.0.lock().pass_on();
     }
 }
+
+#[cfg(test)]
+#[path = "writer_tests.rs"]
+mod tests;
