@@ -14,7 +14,7 @@ use timertask_core::time::Trigger;
 
 use crate::codec::{range_row, request_str, slot_columns, slot_row};
 use crate::error::Fault;
-use crate::tables::Tables;
+use crate::tables::{Read, Tables};
 
 pub(crate) fn claim(t: &Tables<'_>, request: &ClaimRequest) -> Result<Claim, Fault> {
     let key = &request.key;
@@ -31,7 +31,7 @@ pub(crate) fn claim(t: &Tables<'_>, request: &ClaimRequest) -> Result<Claim, Fau
         newest_started: if needs.newest_started { t.newest_started(key)? } else { None },
     };
     let (answer, change) = rules::claim(t.now(), request, &rows);
-    t.apply(&key.plan, &change)?;
+    t.apply(&key.plan, Read { plan: plan.as_ref(), slot: slot.as_ref() }, &change)?;
     Ok(answer)
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn plan(t: &Tables<'_>, key: &PlanKey, op: &PlanOp) -> Result<PlanSta
     };
     let rows = PlanRows { plan: row.as_ref(), taken: &taken, slot: slot.as_ref() };
     let (applied, change) = rules::plan(t.now(), key, op, &rows);
-    t.apply(key, &change)?;
+    t.apply(key, Read { plan: row.as_ref(), slot: slot.as_ref() }, &change)?;
     Ok(PlanState { applied, row: change.plan.or(row) })
 }
 
@@ -67,9 +67,10 @@ fn taken(t: &Tables<'_>, key: &PlanKey, slots: &[Trigger]) -> Result<Vec<Trigger
 }
 
 pub(crate) fn renew(t: &Tables<'_>, term: &Term, ttl: Duration) -> Result<Renewal, Fault> {
-    let (answer, row) = rules::renew(t.now(), term, ttl, t.slot(&term.key)?.as_ref());
+    let slot = t.slot(&term.key)?;
+    let (answer, row) = rules::renew(t.now(), term, ttl, slot.as_ref());
     if let Some(row) = row {
-        t.put_slot(&row)?;
+        t.put_slot(slot.as_ref(), &row)?;
     }
     Ok(answer)
 }
@@ -78,7 +79,7 @@ pub(crate) fn end(t: &Tables<'_>, request: &EndRequest) -> Result<Ended, Fault> 
     let plan = t.plan(&request.key.plan)?;
     let slot = t.slot(&request.key)?;
     let (answer, change) = rules::end(t.now(), request, slot.as_ref(), plan.as_ref());
-    t.apply(&request.key.plan, &change)?;
+    t.apply(&request.key.plan, Read { plan: plan.as_ref(), slot: slot.as_ref() }, &change)?;
     Ok(answer)
 }
 
@@ -115,7 +116,7 @@ pub(crate) fn purge(t: &Tables<'_>, key: &PlanKey, keep: Retention, at_most: usi
         )?;
     }
     if purge.low_water != plan.low_water {
-        t.put_plan(key, &PlanRow { low_water: purge.low_water, ..plan })?;
+        t.put_plan(key, Some(&plan), &PlanRow { low_water: purge.low_water, ..plan.clone() })?;
     }
     Ok(Purged { deleted: purge.slots + purge.ranges, low_water: purge.low_water, more: purge.more })
 }

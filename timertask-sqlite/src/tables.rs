@@ -1,5 +1,7 @@
 //! The rows inside one transaction: read by key, written as the rules say. No decision is made here.
 
+use std::cell::RefCell;
+
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Row, params};
 use timertask_core::key::{Namespace, PlanKey, SlotKey};
 use timertask_core::rules::{self, Change};
@@ -11,15 +13,24 @@ use crate::codec::{
 };
 use crate::error::Fault;
 
+/// The rows that a decision was made by, and that it may now replace.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Read<'r> {
+    pub(crate) plan: Option<&'r PlanRow>,
+    pub(crate) slot: Option<&'r SlotRow>,
+}
+
 /// A transaction on the file, and the store's now in it.
 pub(crate) struct Tables<'c> {
     connection: &'c Connection,
     now: Timestamp,
+    /// What was last found out about a pause of all: a group of claims asks for it each time.
+    paused: RefCell<Option<(Namespace, bool)>>,
 }
 
 impl<'c> Tables<'c> {
     pub(crate) fn new(connection: &'c Connection, now: Timestamp) -> Self {
-        Self { connection, now }
+        Self { connection, now, paused: RefCell::new(None) }
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -28,6 +39,8 @@ impl<'c> Tables<'c> {
 
     /// The statement, prepared once per connection.
     pub(crate) fn sql(&self, sql: &str) -> Result<CachedStatement<'c>, Fault> {
+        #[cfg(test)]
+        tests::assert_by_key(self.connection, sql);
         Ok(self.connection.prepare_cached(sql)?)
     }
 
@@ -77,8 +90,15 @@ impl<'c> Tables<'c> {
 
     /// Whether a pause of all stands in the namespace.
     pub(crate) fn all_paused(&self, namespace: &Namespace) -> Result<bool, Fault> {
+        if let Some((known, paused)) = &*self.paused.borrow()
+            && known == namespace
+        {
+            return Ok(*paused);
+        }
         let sql = "SELECT pause_since IS NOT NULL FROM timertask_plan WHERE namespace = ?1 AND plan = ''";
-        Ok(self.sql(sql)?.query_row([namespace.as_str()], |row| row.get(0)).optional()?.unwrap_or(false))
+        let paused = self.sql(sql)?.query_row([namespace.as_str()], |row| row.get(0)).optional()?.unwrap_or(false);
+        *self.paused.borrow_mut() = Some((namespace.clone(), paused));
+        Ok(paused)
     }
 
     /// The row of a slot; that of a `run_now` is found by its request, whatever its instant.
@@ -157,13 +177,19 @@ impl<'c> Tables<'c> {
         Ok(None)
     }
 
-    /// Writes what a rule decided for `key`.
-    pub(crate) fn apply(&self, key: &PlanKey, change: &Change) -> Result<(), Fault> {
+    /// Writes what a rule decided for `key`, whose plan and slot it had read.
+    pub(crate) fn apply(&self, key: &PlanKey, read: Read<'_>, change: &Change) -> Result<(), Fault> {
         if let Some(row) = &change.plan {
-            self.put_plan(key, row)?;
+            self.put_plan(key, read.plan, row)?;
         }
-        for row in change.slots() {
-            self.put_slot(row)?;
+        if let Some(row) = &change.slot {
+            self.put_slot(read.slot, row)?;
+        }
+        for row in &change.more_slots {
+            // Of these the rule knows whether they are new, its caller does not.
+            if self.update_slot(row)? == 0 {
+                self.insert_slot(row)?;
+            }
         }
         if let Some(at) = change.cut_ranges {
             self.cut_ranges(key, at)?;
@@ -174,17 +200,26 @@ impl<'c> Tables<'c> {
         Ok(())
     }
 
-    pub(crate) fn put_plan(&self, key: &PlanKey, row: &PlanRow) -> Result<(), Fault> {
+    /// Writes a plan's row, `before` being the one that stands.
+    pub(crate) fn put_plan(&self, key: &PlanKey, before: Option<&PlanRow>, row: &PlanRow) -> Result<(), Fault> {
+        if key.plan.is_none() {
+            *self.paused.borrow_mut() = None;
+        }
         let pause = row.pause.as_deref();
-        self.run(
-            concat!(
+        let sql = match before {
+            None => concat!(
                 "INSERT INTO timertask_plan (namespace, plan, ",
                 plan_columns!(),
-                ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
-                 ON CONFLICT (namespace, plan) DO UPDATE SET fingerprint = ?3, effective_from = ?4, closed = ?5, \
-                 cursor = ?6, low_water = ?7, fence = ?8, last_success = ?9, window_from = ?10, pause_since = ?11, \
-                 pause_by = ?12, pause_why = ?13, pause_until = ?14"
+                ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)"
             ),
+            Some(_) => {
+                "UPDATE timertask_plan SET fingerprint = ?3, effective_from = ?4, closed = ?5, cursor = ?6, \
+                 low_water = ?7, fence = ?8, last_success = ?9, window_from = ?10, pause_since = ?11, pause_by = ?12, \
+                 pause_why = ?13, pause_until = ?14 WHERE namespace = ?1 AND plan = ?2"
+            }
+        };
+        self.run(
+            sql,
             params![
                 key.namespace.as_str(),
                 key.plan_str(),
@@ -205,19 +240,57 @@ impl<'c> Tables<'c> {
         .map(drop)
     }
 
-    pub(crate) fn put_slot(&self, row: &SlotRow) -> Result<(), Fault> {
-        let (state, how) = state_codes(row.state);
-        let cancel = row.cancel.as_deref();
-        self.run(
+    /// Writes a slot's row, `before` being the one that stands.
+    pub(crate) fn put_slot(&self, before: Option<&SlotRow>, row: &SlotRow) -> Result<(), Fault> {
+        let Some(before) = before else { return self.insert_slot(row).map(drop) };
+        // A renewal; the indexes have nothing to do with it then.
+        if *row == (SlotRow { lease_end: row.lease_end, ttl: row.ttl, ..before.clone() }) {
+            let key = &row.key;
+            return self
+                .run(
+                    "UPDATE timertask_slot SET lease_end = ?5, ttl = ?6 \
+                     WHERE namespace = ?1 AND plan = ?2 AND at = ?3 AND request = ?4",
+                    params![
+                        key.plan.namespace.as_str(),
+                        key.plan.plan_str(),
+                        key.at.as_secs(),
+                        request_str(key),
+                        row.lease_end.as_micros(),
+                        micros(row.ttl)
+                    ],
+                )
+                .map(drop);
+        }
+        self.update_slot(row).map(drop)
+    }
+
+    fn insert_slot(&self, row: &SlotRow) -> Result<usize, Fault> {
+        self.write_slot(
             concat!(
                 "INSERT INTO timertask_slot (namespace, plan, ",
                 slot_columns!(),
                 ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, \
-                 ?21, ?22) ON CONFLICT (namespace, plan, at, request) DO UPDATE SET state = ?5, how = ?6, kind = ?7, \
-                 nonce = ?8, released = ?9, fence = ?10, attempt = ?11, lease_end = ?12, ttl = ?13, cancel_by = ?14, \
-                 cancel_why = ?15, instance = ?16, version = ?17, claimed_at = ?18, started_at = ?19, \
-                 ended_at = ?20, tries = ?21, detail = ?22"
+                 ?21, ?22)"
             ),
+            row,
+        )
+    }
+
+    fn update_slot(&self, row: &SlotRow) -> Result<usize, Fault> {
+        self.write_slot(
+            "UPDATE timertask_slot SET state = ?5, how = ?6, kind = ?7, nonce = ?8, released = ?9, fence = ?10, \
+             attempt = ?11, lease_end = ?12, ttl = ?13, cancel_by = ?14, cancel_why = ?15, instance = ?16, \
+             version = ?17, claimed_at = ?18, started_at = ?19, ended_at = ?20, tries = ?21, detail = ?22 \
+             WHERE namespace = ?1 AND plan = ?2 AND at = ?3 AND request = ?4",
+            row,
+        )
+    }
+
+    fn write_slot(&self, sql: &str, row: &SlotRow) -> Result<usize, Fault> {
+        let (state, how) = state_codes(row.state);
+        let cancel = row.cancel.as_deref();
+        self.run(
+            sql,
             params![
                 row.key.plan.namespace.as_str(),
                 row.key.plan.plan_str(),
@@ -243,7 +316,6 @@ impl<'c> Tables<'c> {
                 row.detail.as_deref(),
             ],
         )
-        .map(drop)
     }
 
     fn put_range(&self, key: &PlanKey, range: &RangeRow) -> Result<(), Fault> {
@@ -275,3 +347,7 @@ impl<'c> Tables<'c> {
         ranges.iter().filter_map(|range| rules::cut(range, at)).try_for_each(|range| self.put_range(key, &range))
     }
 }
+
+#[cfg(test)]
+#[path = "tables_tests.rs"]
+mod tests;

@@ -281,7 +281,7 @@ impl Random {
             _ => EndOp::Resolve { reason: self.reason() },
         };
         // Of open slots the fence is as good as that of a term.
-        let open = self.chance(30).then(|| unfinished(memory, &term.key.plan)).unwrap_or_default();
+        let open = if self.chance(30) { unfinished(memory, &term.key.plan) } else { Vec::new() };
         let (key, fence) = match open.first() {
             Some(row) => (row.key.clone(), row.fence),
             None => (term.key, term.fence),
