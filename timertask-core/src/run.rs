@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::clock::{Signal, Until, Wake};
 use crate::engine::{Installed, Shared};
 use crate::key::{Fence, InstanceId, Nonce, SlotKey};
-use crate::seam::{Cancel, Grant, RunKind};
+use crate::seam::{Cancel, Grant, Lease, RunKind};
 use crate::time::{Timestamp, Trigger, micros};
 
 /// Why a run should stop.
@@ -97,7 +97,7 @@ impl Run {
     /// The number that rises with each grant within the plan. Hand it to whatever the job writes to.
     #[must_use]
     pub fn fence(&self) -> Fence {
-        self.cell.fence.get().copied().unwrap_or(self.cell.grant.fence)
+        self.cell.fence()
     }
 
     /// Why the slot came about.
@@ -267,8 +267,8 @@ pub(crate) struct RunCell {
     phase: AtomicU8,
     stop: AtomicU8,
     trust: std::sync::Mutex<Trust>,
-    /// The fence for the job where it isn't the ledger's.
-    fence: OnceLock<Fence>,
+    /// The lock it runs under, where a mutex is all that instances share.
+    lease: OnceLock<Lease>,
     cancel: OnceLock<Arc<Cancel>>,
     channel: std::sync::Mutex<Option<Token>>,
     signal: Signal,
@@ -309,7 +309,7 @@ impl RunCell {
             phase: AtomicU8::new(phase::CLAIMED),
             stop: AtomicU8::new(0),
             trust: std::sync::Mutex::new(new.trust),
-            fence: OnceLock::new(),
+            lease: OnceLock::new(),
             cancel: OnceLock::new(),
             channel: std::sync::Mutex::default(),
             signal: Signal::new(),
@@ -325,8 +325,17 @@ impl RunCell {
         self.phase.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    pub(crate) fn set_fence(&self, fence: Fence) {
-        let _ = self.fence.set(fence);
+    pub(crate) fn set_lease(&self, lease: Lease) {
+        let _ = self.lease.set(lease);
+    }
+
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        self.lease.get()
+    }
+
+    /// The fence for the job: a mutex's rises across processes, the ledger's beside it only within this one.
+    pub(crate) fn fence(&self) -> Fence {
+        self.lease.get().map_or(self.grant.fence, |lease| lease.fence)
     }
 
     pub(crate) fn trust(&self) -> Trust {

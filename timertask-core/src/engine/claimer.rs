@@ -1,15 +1,16 @@
 //! The second room: takes due slots in order, asks the ledger for as many as there are free workers, and hands what is
 //! granted to them. Nothing queues between claim and entry, so an instance that is full leaves slots to others.
 
+use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::shared::{LEASE, MARGIN, ScribeMail, matched};
+use super::batch::{Batch, Line};
+use super::shared::{LEASE, MARGIN, RENEW_EVERY, ScribeMail, matched};
+use super::shelf::Shelf;
 use super::stats::Counters;
-use super::timer::Batch;
 use super::worker::{Finish, Finished};
 use super::{Installed, Shared};
 use crate::clock::{Room, Signal, Turn, Until};
@@ -27,27 +28,47 @@ const AT_ONCE: usize = 128;
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// The longest back-off after faults of the store.
 const BACK_OFF: Duration = Duration::from_secs(2);
+/// So many batches are kept before those that are superseded are looked for.
+const BATCHES: usize = 256;
 
 /// What reaches the claimer.
 pub(crate) enum ClaimerMail {
     /// Slots have fallen due.
-    Due(Batch),
+    Due(Arc<Line>),
     /// A slot to claim that was found open, or missed.
     Found(Candidate),
     /// A run of this plan has ended here.
     Ended(Arc<Installed>),
 }
 
+/// Where a candidate comes from.
+pub(crate) enum Origin {
+    /// The timer: which trigger point of which line it is.
+    Timer(Arc<Line>, u64),
+    /// A walk, which waits for the answer.
+    Walk,
+    /// A sweep, which found it open.
+    Sweep,
+}
+
 /// A slot that this instance would run.
 pub(crate) struct Candidate {
     pub(crate) plan: Arc<Installed>,
     pub(crate) at: Trigger,
+    /// The slot before it that has to be accounted for.
     pub(crate) prev: Option<Trigger>,
+    /// The trigger point before it.
+    pub(crate) from: Option<Trigger>,
     pub(crate) kind: RunKind,
+    pub(crate) origin: Origin,
     /// This instance's decision, kept until it is answered for good.
     pub(crate) nonce: Nonce,
     /// Not before this monotonic time.
     pub(crate) not_before: Duration,
+    /// Whether it may have been granted already, by a call whose answer was lost.
+    unknown: bool,
+    /// Whether it was given up here, and is asked for only since it may have been granted.
+    given_up: bool,
 }
 
 impl Candidate {
@@ -57,8 +78,20 @@ impl Candidate {
         at: Trigger,
         prev: Option<Trigger>,
         kind: RunKind,
+        origin: Origin,
     ) -> Self {
-        Self { plan, at, prev, kind, nonce: Nonce::random(&*shared.clock), not_before: Duration::ZERO }
+        Self {
+            plan,
+            at,
+            prev,
+            from: prev,
+            kind,
+            origin,
+            nonce: Nonce::random(&*shared.clock),
+            not_before: Duration::ZERO,
+            unknown: false,
+            given_up: false,
+        }
     }
 
     fn due(&self) -> Timestamp {
@@ -69,14 +102,19 @@ impl Candidate {
         self.kind == RunKind::Scheduled
     }
 
-    /// Whether it may no longer start as a live slot.
-    fn too_late(&self, now: Timestamp) -> bool {
-        self.is_live() && now > self.due().saturating_add(self.plan.policy.start_window)
+    /// Whether it may no longer start as a live slot, or a newer one has taken its place.
+    fn is_over(&self, now: Timestamp) -> bool {
+        let late = now > self.due().saturating_add(self.plan.policy.start_window);
+        let superseded = match &self.origin {
+            Origin::Timer(line, number) => line.is_superseded(*number, self.plan.policy.at_once()),
+            Origin::Walk | Origin::Sweep => false,
+        };
+        self.is_live() && (late || superseded)
     }
 }
 
 /// A batch in the order of (due, install order of the member it stands at).
-struct Pending(Batch);
+struct Pending(Batch, Arc<Line>);
 
 impl Pending {
     fn key(&self) -> (Timestamp, u32) {
@@ -104,14 +142,16 @@ impl Ord for Pending {
 pub(crate) struct Claimer {
     shared: Arc<Shared>,
     due: BinaryHeap<Pending>,
-    /// Asked for, answered by a fault: asked again with the same nonce, before anything else.
-    again: VecDeque<Candidate>,
+    /// How many batches there may be before those that are superseded are looked for.
+    batches: usize,
+    /// Live slots that were asked for and not answered for good, or were found open: before anything else.
+    again: Shelf,
     faults: u32,
     /// No call before this monotonic time.
     hold: Duration,
-    /// The newest slot of a plan whose gate was full; by the plan's install number.
-    waiting: HashMap<u32, Candidate>,
-    catch_up: VecDeque<Candidate>,
+    /// The newest slot of each plan whose gate was full.
+    waiting: Shelf,
+    catch_up: Shelf,
 }
 
 impl Claimer {
@@ -119,11 +159,12 @@ impl Claimer {
         Self {
             shared,
             due: BinaryHeap::new(),
-            again: VecDeque::new(),
+            batches: BATCHES,
+            again: Shelf::default(),
             faults: 0,
             hold: Duration::ZERO,
-            waiting: HashMap::new(),
-            catch_up: VecDeque::new(),
+            waiting: Shelf::default(),
+            catch_up: Shelf::default(),
         }
     }
 
@@ -135,80 +176,102 @@ impl Claimer {
         self.shared.config.concurrency.saturating_sub(self.shared.busy.load(Ordering::Acquire)).min(AT_ONCE)
     }
 
+    /// Takes in what fell due. Batches of which nobody has a use any more don't pile up behind one that has a long start
+    /// window.
+    fn take_in(&mut self, line: &Arc<Line>) {
+        self.due.extend(line.take().into_iter().map(|batch| Pending(batch, Arc::clone(line))));
+        if self.due.len() <= self.batches {
+            return;
+        }
+        let shared = &self.shared;
+        self.due.retain(|Pending(batch, line)| {
+            let superseded = line.is_superseded(batch.number, line.widest());
+            if superseded {
+                let left = batch.members.iter().skip(batch.pos);
+                left.filter(|plan| plan.is_active() && batch.at > plan.start()).for_each(|plan| shared.want_walk(plan));
+            }
+            !superseded
+        });
+        self.batches = BATCHES.max(2 * self.due.len());
+    }
+
     /// Goes past due slots that nobody here will start, and tells whether one is left at the top.
     fn next_is_live(&mut self, now: Timestamp) -> bool {
-        while let Some(mut top) = self.due.peek_mut() {
-            let batch = &top.0;
-            let Some(plan) = batch.members.get(batch.pos) else {
-                PeekMut::pop(top);
-                continue;
+        loop {
+            let Some(mut top) = self.due.peek_mut() else { return false };
+            let Pending(batch, line) = &*top;
+            let plan = match batch.members.get(batch.pos) {
+                // One that is due only in the time to come: the clock stepped back, and the timer has armed it anew.
+                Some(plan) if now >= batch.due => plan,
+                _ => {
+                    PeekMut::pop(top);
+                    continue;
+                }
             };
-            // Due only in the time to come: the clock stepped back, and the timer has armed it anew.
-            if now < batch.due {
-                PeekMut::pop(top);
-                continue;
-            }
-            let runs_at_once = plan.policy.at_once();
-            let superseded = runs_at_once == 1 && batch.newest.load(Ordering::Acquire) > batch.at.as_secs();
-            let wanted = plan.is_active() && batch.at > plan.start() && batch.rank < runs_at_once;
+            let wanted = plan.is_active() && batch.at > plan.start();
+            let superseded = line.is_superseded(batch.number, plan.policy.at_once());
             let late = now > batch.due.saturating_add(plan.policy.start_window);
             if wanted && !superseded && !late {
                 return true;
             }
-            if wanted {
-                // What nobody starts shows as a gap once its window has closed.
-                self.shared.scribe.send(ScribeMail::Walk(Arc::clone(plan)));
-            }
+            let passed = wanted.then(|| (Arc::clone(plan), batch.at));
             top.0.pos += 1;
+            drop(top);
+            if let Some((plan, at)) = passed {
+                // What nobody starts shows as a gap once its window has closed.
+                self.shared.want_walk(&plan);
+                if late && self.faults > 0 {
+                    self.out_of_reach(&plan, at, RunKind::Scheduled, now);
+                }
+            }
         }
-        false
     }
 
     /// The next slot whose time has come, if there is one.
     fn take_live(&mut self, now: Timestamp, mono: Duration) -> Option<Candidate> {
-        while let Some(candidate) = self.again.pop_front() {
-            if candidate.not_before > mono {
-                self.again.push_front(candidate);
-                break;
+        while let Some(mut candidate) = self.again.pop(mono) {
+            let gone = candidate.plan.is_gone();
+            if (gone || candidate.is_over(now)) && !candidate.given_up {
+                candidate.given_up = true;
+                if !gone {
+                    self.out_of_reach(&candidate.plan, candidate.at, candidate.kind, now);
+                    self.shared.want_walk(&candidate.plan);
+                }
             }
-            if candidate.plan.is_gone() {
-                continue;
+            // Whether one was granted must be known: it is asked for once more, and given back if it was. Left alone it
+            // would block its plan and end as orphaned. A lock lapses by itself.
+            if !candidate.given_up || (candidate.unknown && self.shared.mutex.is_none()) {
+                return Some(candidate);
             }
-            if candidate.too_late(now) {
-                self.gave_up(candidate, now);
-                continue;
-            }
-            return Some(candidate);
         }
         if !self.next_is_live(now) {
             return None;
         }
         let mut top = self.due.peek_mut()?;
-        let batch = &mut top.0;
+        let Pending(batch, line) = &mut *top;
         let plan = Arc::clone(&batch.members[batch.pos]);
+        let origin = Origin::Timer(Arc::clone(line), batch.number);
         let (at, prev) = (batch.at, batch.prev);
         batch.pos += 1;
         drop(top);
-        Some(Candidate::new(&self.shared, plan, at, prev, RunKind::Scheduled))
+        Some(Candidate::new(&self.shared, plan, at, prev, RunKind::Scheduled, origin))
     }
 
-    /// The store was out of reach until the slot's start window had closed: an alarm, and a gap.
-    fn gave_up(&self, candidate: Candidate, now: Timestamp) {
-        let text = "the store could not be reached inside the start window";
-        log::error!(target: "timertask::store", "{}: {text}: plan {:?}, slot {}", self.shared.config.instance, candidate.plan.id, candidate.at);
-        self.record(&candidate, RunOutcome::StoreFault, now);
-        self.shared.scribe.send(ScribeMail::Walk(candidate.plan));
+    /// The store was out of reach until the slot's time was over: an alarm, and a gap.
+    fn out_of_reach(&self, plan: &Installed, at: Trigger, kind: RunKind, now: Timestamp) {
+        log::debug!(target: "timertask::store", "{}: plan {:?}, slot {at}: the store was out of reach through its start window", self.shared.config.instance, plan.id);
+        self.record(plan, at, kind, RunOutcome::StoreFault, now);
     }
 
-    fn record(&self, candidate: &Candidate, outcome: RunOutcome, now: Timestamp) {
+    fn record(&self, plan: &Installed, at: Trigger, kind: RunKind, outcome: RunOutcome, now: Timestamp) {
         let record = RunRecord {
-            slot: self.shared.slot_key(&candidate.plan.id, candidate.at),
-            kind: candidate.kind,
+            slot: self.shared.slot_key(&plan.id, at),
+            kind,
             instance: self.shared.config.instance.clone(),
             version: self.shared.config.version.clone(),
             attempt: 0,
             fence: Fence::NONE,
-            due: candidate.due(),
+            due: plan.due(at),
             started_at: None,
             ended_at: now,
             tries: 0,
@@ -224,37 +287,38 @@ impl Claimer {
     /// The slots to claim now: live ones first, then at most one that catches up.
     fn choose(&mut self, now: Timestamp, mono: Duration) -> Vec<Candidate> {
         let permits = self.permits();
-        let mut chosen = Vec::new();
+        let mut chosen: Vec<Candidate> = Vec::new();
         while chosen.len() < permits {
             match self.take_live(now, mono) {
                 Some(candidate) => chosen.push(candidate),
                 None => break,
             }
         }
-        let waiting: Vec<u32> = self.waiting.iter().filter(|(_, c)| c.not_before <= mono).map(|(k, _)| *k).collect();
-        for key in waiting {
-            if chosen.len() >= permits {
-                break;
-            }
+        while chosen.len() < permits
+            && let Some(candidate) = self.waiting.pop(mono)
+        {
             // A newer slot of the plan, asked for in this call, takes its place.
-            if let Some(candidate) = self.waiting.remove(&key)
-                && !candidate.plan.is_gone()
-                && !chosen.iter().any(|c| Arc::ptr_eq(&c.plan, &candidate.plan))
-            {
+            if !candidate.plan.is_gone() && !chosen.iter().any(|c| Arc::ptr_eq(&c.plan, &candidate.plan)) {
                 chosen.push(candidate);
             }
         }
         if chosen.len() < permits && self.shared.catching_up.load(Ordering::Acquire) == 0 {
-            let place = self.catch_up.iter().position(|c| c.not_before <= mono);
-            if let Some(candidate) = place.and_then(|place| self.catch_up.remove(place)) {
-                if candidate.plan.is_gone() {
-                    self.shared.scribe.send(ScribeMail::CaughtUp(candidate.plan));
-                } else {
+            while let Some(candidate) = self.catch_up.pop(mono) {
+                if !candidate.plan.is_gone() || candidate.unknown {
                     chosen.push(candidate);
+                    break;
                 }
+                self.go_on(candidate, mono);
             }
         }
         chosen
+    }
+
+    /// A walk that waits for this candidate goes on at `then`.
+    fn go_on(&self, candidate: Candidate, then: Duration) {
+        if let Origin::Walk = candidate.origin {
+            self.shared.scribe.send(ScribeMail::CaughtUp(candidate.plan, then));
+        }
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -263,10 +327,8 @@ impl Claimer {
 
     /// Another instance has it.
     pub(super) fn yielded(&self, candidate: Candidate) {
-        self.record(&candidate, RunOutcome::Yielded, self.shared.clock.now());
-        if !candidate.is_live() {
-            self.shared.scribe.send(ScribeMail::CaughtUp(candidate.plan));
-        }
+        self.record(&candidate.plan, candidate.at, candidate.kind, RunOutcome::Yielded, self.shared.clock.now());
+        self.go_on(candidate, Duration::ZERO);
     }
 
     pub(super) fn request(&self, candidate: &Candidate, ttl: Duration) -> ClaimRequest {
@@ -286,8 +348,14 @@ impl Claimer {
 
     fn claim(&mut self, candidates: Vec<Candidate>) {
         if self.shared.mutex.is_some() {
+            let faults = self.faults;
             for candidate in candidates {
-                self.claim_under_mutex(candidate);
+                if self.faults > faults {
+                    // The others are not asked for while the store does not answer.
+                    self.keep(candidate);
+                } else {
+                    self.claim_under_mutex(candidate);
+                }
             }
             return;
         }
@@ -295,7 +363,7 @@ impl Claimer {
         let (wall, mono) = (self.shared.clock.now(), self.shared.clock.monotonic());
         let answer = self.shared.store("claim", |ledger| matched("claim", requests.len(), ledger.claim(&requests)?));
         match answer {
-            Err(_) => self.fault(candidates),
+            Err(error) => self.fault(candidates, error.outcome_unknown()),
             Ok(answer) => {
                 self.faults = 0;
                 let trust = Trust { wall, mono, span: Some(LEASE.saturating_sub(MARGIN)) };
@@ -310,19 +378,32 @@ impl Claimer {
         }
     }
 
-    /// Nothing of it was started, as far as anybody here knows: asked again with the same nonces, after a while.
-    pub(super) fn fault(&mut self, candidates: Vec<Candidate>) {
+    /// The store answers.
+    pub(super) fn answers(&mut self) {
+        self.faults = 0;
+    }
+
+    /// A call has failed: its slots are asked for again with the same nonces, after a while. `unknown`: they may have been
+    /// granted.
+    pub(super) fn fault(&mut self, candidates: Vec<Candidate>, unknown: bool) {
         self.faults = self.faults.saturating_add(1);
         let ceiling = BACK_OFF.min(Duration::from_millis(50) * (1 << self.faults.min(6)));
         // Half fixed, half at random, so that instances do not come back together.
         let jitter = self.shared.clock.entropy() % (ceiling.as_micros() as u64 / 2).max(1);
         self.hold = self.shared.clock.monotonic() + ceiling / 2 + Duration::from_micros(jitter);
-        for candidate in candidates.into_iter().rev() {
-            if candidate.is_live() {
-                self.again.push_front(candidate);
-            } else {
-                self.catch_up.push_front(candidate);
-            }
+        for mut candidate in candidates {
+            candidate.unknown |= unknown;
+            candidate.not_before = Duration::ZERO;
+            self.keep(candidate);
+        }
+    }
+
+    /// Puts a candidate where it is asked for again.
+    fn keep(&mut self, candidate: Candidate) {
+        let shelf = if candidate.is_live() { &mut self.again } else { &mut self.catch_up };
+        if let Some(double) = shelf.put(candidate) {
+            let then = self.shared.clock.monotonic() + ASK_AGAIN;
+            self.go_on(double, then);
         }
     }
 
@@ -335,75 +416,81 @@ impl Claimer {
         trust: Trust,
         now: Timestamp,
     ) -> Option<Arc<RunCell>> {
-        let live = candidate.is_live();
+        let mono = self.shared.clock.monotonic();
+        let mut then = mono;
         match claim {
             Claim::Granted(grant) if grant.fence == Fence::NONE || grant.attempt == 0 => {
                 let error = StoreError::new(StoreErrorKind::Internal, "a grant without a fence");
                 self.shared.note_fault("claim", &error);
-                self.fault(vec![candidate]);
+                self.fault(vec![candidate], true);
                 return None;
             }
             Claim::Granted(grant) => return Some(self.granted(candidate, slot, grant, trust)),
-            Claim::Held | Claim::Ended(_) => self.record(&candidate, RunOutcome::Yielded, now),
+            Claim::Held | Claim::Ended(_) => {
+                self.record(&candidate.plan, candidate.at, candidate.kind, RunOutcome::Yielded, now);
+            }
             Claim::Refused(Refusal::NotStarted(reason)) => {
-                self.record(&candidate, RunOutcome::NotStarted(reason), now);
+                self.record(&candidate.plan, candidate.at, candidate.kind, RunOutcome::NotStarted(reason), now);
             }
             Claim::Refused(Refusal::Released) => {
-                candidate.nonce = Nonce::random(&*self.shared.clock);
-                candidate.not_before = self.shared.clock.monotonic() + ASK_AGAIN;
-                if live {
-                    self.again.push_back(candidate)
-                } else {
-                    self.catch_up.push_back(candidate)
+                if !candidate.given_up {
+                    candidate.nonce = Nonce::random(&*self.shared.clock);
+                    candidate.unknown = false;
+                    candidate.not_before = mono + ASK_AGAIN;
+                    self.keep(candidate);
+                    return None;
                 }
-                return None;
             }
             Claim::Refused(Refusal::Unknown) => {
                 self.shared.scribe.send(ScribeMail::Unknown(Arc::clone(&candidate.plan)));
             }
             Claim::Refused(Refusal::Full) => {
-                candidate.not_before = self.shared.clock.monotonic() + ASK_AGAIN;
-                if live {
+                candidate.unknown = false;
+                candidate.not_before = mono + ASK_AGAIN;
+                if candidate.is_live() {
                     self.wait(candidate);
                 } else {
-                    self.catch_up.push_back(candidate);
+                    self.keep(candidate);
                 }
                 return None;
             }
-            // Somebody accounted for it, or it is too old to know, or it waits for the plan to be resumed.
-            Claim::Refused(_) => {}
+            // It waits for the plan to be resumed.
+            Claim::Refused(Refusal::Paused) => then = mono + RENEW_EVERY,
+            // Somebody accounted for it, or it is too old to know.
+            Claim::Refused(_) => then = mono + ASK_AGAIN,
         }
-        if !live {
-            self.shared.scribe.send(ScribeMail::CaughtUp(candidate.plan));
-        }
+        self.go_on(candidate, then);
         None
     }
 
     /// The newest slot waits; an older one that waited is left to the ledger, which knows it as superseded once the
     /// newer one has started.
     fn wait(&mut self, candidate: Candidate) {
-        let older = match self.waiting.get(&candidate.plan.seq) {
-            Some(there) if there.at >= candidate.at => Some(candidate),
-            _ => self.waiting.insert(candidate.plan.seq, candidate),
-        };
-        if let Some(older) = older {
-            self.shared.scribe.send(ScribeMail::Walk(older.plan));
+        let seq = candidate.plan.seq;
+        let mut all = self.waiting.take(seq);
+        all.push(candidate);
+        all.sort_by_key(|candidate| candidate.at);
+        if let Some(newest) = all.pop() {
+            self.waiting.put(newest);
         }
+        all.iter().for_each(|older| self.shared.want_walk(&older.plan));
     }
 
     pub(super) fn granted(&self, candidate: Candidate, slot: SlotKey, grant: Grant, trust: Trust) -> Arc<RunCell> {
-        let Candidate { plan, prev, kind, nonce, at, .. } = candidate;
+        let Candidate { plan, prev, from, kind, nonce, at, origin, .. } = candidate;
         if kind == RunKind::Scheduled && prev.is_some_and(|prev| grant.cursor < prev) {
-            self.shared.scribe.send(ScribeMail::Walk(Arc::clone(&plan)));
+            self.shared.want_walk(&plan);
         }
         if kind != RunKind::Scheduled {
             self.shared.catching_up.fetch_add(1, Ordering::AcqRel);
-            self.shared.scribe.send(ScribeMail::CaughtUp(Arc::clone(&plan)));
         }
-        let first = prev.is_none_or(|prev| prev <= plan.effective_from());
-        let window_from = match (first, grant.window_from, prev) {
+        if let Origin::Walk = origin {
+            self.shared.scribe.send(ScribeMail::CaughtUp(Arc::clone(&plan), Duration::ZERO));
+        }
+        let first = from.is_none_or(|from| from <= plan.effective_from());
+        let window_from = match (first, grant.window_from, from) {
             (true, Some(from), _) => from.min(at),
-            (_, _, Some(prev)) => prev,
+            (_, _, Some(from)) => from,
             (_, _, None) => plan.effective_from().min(at),
         };
         let term_end = plan.policy.retry.map(|budget| trust.mono.saturating_add(budget.lock_ttl()));
@@ -444,16 +531,11 @@ impl Claimer {
     fn read_mail(&mut self) {
         while let Some(mail) = self.shared.claimer.try_recv() {
             match mail {
-                ClaimerMail::Due(batch) => self.due.push(Pending(batch)),
-                ClaimerMail::Found(candidate) if candidate.is_live() => self.again.push_back(candidate),
-                ClaimerMail::Found(candidate) => self.catch_up.push_back(candidate),
+                ClaimerMail::Due(line) => self.take_in(&line),
+                ClaimerMail::Found(candidate) => self.keep(candidate),
                 ClaimerMail::Ended(plan) => {
-                    if let Some(candidate) = self.waiting.get_mut(&plan.seq) {
-                        candidate.not_before = Duration::ZERO;
-                    }
-                    for candidate in self.catch_up.iter_mut().filter(|c| Arc::ptr_eq(&c.plan, &plan)) {
-                        candidate.not_before = Duration::ZERO;
-                    }
+                    self.waiting.hurry(plan.seq);
+                    self.catch_up.hurry(plan.seq);
                 }
             }
         }
@@ -474,9 +556,9 @@ impl Claimer {
         let catching_up = self.shared.catching_up.load(Ordering::Acquire) > 0;
         let soonest = [
             live.then_some(Duration::ZERO),
-            self.again.front().map(|c| c.not_before),
-            self.waiting.values().map(|c| c.not_before).min(),
-            if catching_up { None } else { self.catch_up.iter().map(|c| c.not_before).min() },
+            self.again.soonest(),
+            self.waiting.soonest(),
+            if catching_up { None } else { self.catch_up.soonest() },
         ];
         soonest.into_iter().flatten().min().map(|at| Until::Monotonic(at.max(self.hold).max(mono)))
     }

@@ -1,7 +1,7 @@
 //! A plan as the engine holds it: small, shared by all rooms, its changing parts atomic.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::budget::RetryBudget;
@@ -63,6 +63,8 @@ pub(crate) struct Installed {
     /// The reconcile that saw it last.
     seen: AtomicU32,
     state: AtomicU8,
+    /// Whether the scribe was told that slots may have been missed, and has not read it.
+    walk_asked: AtomicBool,
 }
 
 impl Installed {
@@ -89,6 +91,7 @@ impl Installed {
             seq,
             seen: AtomicU32::new(epoch),
             state: AtomicU8::new(state::PENDING),
+            walk_asked: AtomicBool::new(false),
         }
     }
 
@@ -122,6 +125,15 @@ impl Installed {
 
     pub(crate) fn is_active(&self) -> bool {
         self.state() == state::ACTIVE
+    }
+
+    /// Whether a walk is to be asked for: nobody has since the last [`walk_read`](Self::walk_read).
+    pub(crate) fn ask_walk(&self) -> bool {
+        !self.walk_asked.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn walk_read(&self) {
+        self.walk_asked.store(false, Ordering::Release);
     }
 
     /// Marks it as seen by reconcile `epoch`; whether that one had seen it before.

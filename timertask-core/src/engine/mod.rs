@@ -3,6 +3,7 @@
 //! A room is a struct with a `turn(now)`; its thread is a thin loop around it, or a clock's driver gives the turns.
 //! What the rooms share is [`Shared`]; they reach each other through mailboxes only.
 
+mod batch;
 mod claimer;
 mod installed;
 mod live;
@@ -15,6 +16,7 @@ mod retention;
 mod rooms;
 mod scribe;
 mod shared;
+mod shelf;
 mod stats;
 mod sweep;
 mod timer;

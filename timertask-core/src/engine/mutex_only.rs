@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::claimer::{Candidate, Claimer};
-use super::shared::{ScribeMail, Shared, matched};
+use super::shared::{Shared, matched};
 use crate::run::Trust;
-use crate::seam::{Applied, Cover, Held, Mutex, NotStarted, PlanOp};
+use crate::seam::{Applied, Cover, Held, Lease, Mutex, NotStarted, PlanOp};
 
 impl Claimer {
     /// Takes the slot's lock, then claims it. The lock is left to lapse after a run, so that nobody else can take the
@@ -16,7 +16,7 @@ impl Claimer {
         let ttl = candidate.plan.lock_ttl();
         let request = self.request(&candidate, ttl);
         let (wall, mono) = (shared.clock.now(), shared.clock.monotonic());
-        let lease = match mutex.try_lock(&request.key, request.nonce, ttl) {
+        let lease = match shared.lock("try_lock", || mutex.try_lock(&request.key, request.nonce, ttl)) {
             Ok(Some(lease)) => lease,
             Ok(None) => {
                 yielded(&shared, &candidate);
@@ -24,11 +24,11 @@ impl Claimer {
                 return;
             }
             Err(error) => {
-                shared.note_fault("try_lock", &error);
-                self.fault(vec![candidate]);
+                self.fault(vec![candidate], error.outcome_unknown());
                 return;
             }
         };
+        self.answers();
         // Inside the start window nobody else can take the slot, after it nobody asks; so trust ends with a set budget only.
         let span = candidate.plan.policy.retry.is_some().then_some(ttl);
         let trust = Trust { wall, mono, span };
@@ -40,26 +40,27 @@ impl Claimer {
                 Some(claim) => self.answered(candidate, request.key, claim, trust, answer.now),
                 None => None,
             },
-            Err(_) => {
-                self.fault(vec![candidate]);
+            Err(error) => {
+                self.fault(vec![candidate], error.outcome_unknown());
                 None
             }
         };
         match granted {
             Some(cell) => {
-                // The mutex's fence rises across processes; the ledger's own only within this one.
-                cell.set_fence(lease.fence);
+                cell.set_lease(lease);
                 self.hand_over(vec![cell]);
             }
-            None => give_back(&shared, &**mutex, &lease),
+            None => unlock(&shared, &lease),
         }
     }
 }
 
-fn give_back(shared: &Shared, mutex: &dyn Mutex, lease: &crate::seam::Lease) {
-    match mutex.unlock(lease) {
-        Ok(Held::Held | Held::Lost) => {}
-        Err(error) => shared.note_fault("unlock", &error),
+/// Gives a lock back whose slot was not entered, so that another instance may take it. One that cannot be given back
+/// lapses.
+pub(super) fn unlock(shared: &Shared, lease: &Lease) {
+    let Some(mutex) = &shared.mutex else { return };
+    match shared.lock("unlock", || mutex.unlock(lease)) {
+        Ok(Held::Held | Held::Lost) | Err(_) => {}
     }
 }
 
@@ -70,7 +71,7 @@ fn yielded(shared: &Shared, candidate: &Candidate) {
     let read = shared.store("plan", |ledger| matched("plan", 1, ledger.plan(&[(key.clone(), PlanOp::Read)])?));
     let Some(row) = read.ok().and_then(|mut answer| answer.value.pop()).and_then(|state| state.row) else { return };
     if candidate.prev.is_some_and(|prev| row.cursor < prev) || row.cursor >= candidate.at {
-        shared.scribe.send(ScribeMail::Walk(Arc::clone(plan)));
+        shared.want_walk(plan);
         return;
     }
     let op = PlanOp::Account {
@@ -82,6 +83,6 @@ fn yielded(shared: &Shared, candidate: &Candidate) {
     let done = shared.store("plan", |ledger| matched("plan", 1, ledger.plan(&[(key, op)])?));
     let applied = done.ok().and_then(|mut answer| answer.value.pop()).map(|state| state.applied);
     if applied != Some(Applied::Done) {
-        shared.scribe.send(ScribeMail::Walk(Arc::clone(plan)));
+        shared.want_walk(plan);
     }
 }

@@ -1,7 +1,6 @@
 //! Generations to open and close, in the order in which they were asked for, until the ledger has taken them.
 
-use std::collections::HashMap;
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,8 @@ use crate::time::Timestamp;
 
 /// At most so many requests go in one call.
 const AT_ONCE: usize = 500;
+/// At least so many are kept before those that are pointless are looked for.
+const TIDY: usize = 1024;
 /// How long to wait after a fault.
 const BACK_OFF: Duration = Duration::from_secs(1);
 
@@ -39,6 +40,8 @@ impl GenerationOp {
 #[derive(Default)]
 pub(crate) struct Outbox {
     ops: VecDeque<GenerationOp>,
+    /// So many are kept before those that are pointless are looked for.
+    tidy_at: usize,
     not_before: Duration,
     /// Plans whose generation in the ledger was another's or closed, and the reconcile after which that was seen.
     foreign: HashMap<PlanId, u64>,
@@ -47,6 +50,41 @@ pub(crate) struct Outbox {
 impl Outbox {
     pub(crate) fn push(&mut self, ops: impl IntoIterator<Item = GenerationOp>) {
         self.ops.extend(ops);
+        if self.ops.len() > self.tidy_at {
+            self.tidy();
+            self.tidy_at = TIDY.max(2 * self.ops.len());
+        }
+    }
+
+    /// Forgets what later edits have made pointless, so that edits during a long fault do not pile up: plans that are
+    /// gone and were never opened, and of each plan all closes but the last.
+    fn tidy(&mut self) {
+        let mut later = HashSet::new();
+        let mut kept = VecDeque::new();
+        while let Some(op) = self.ops.pop_back() {
+            let counts = match &op {
+                GenerationOp::Open(plan, _) => !plan.is_gone(),
+                GenerationOp::Close(id, _) => later.insert((id.clone(), true)),
+                GenerationOp::SetBack(id) => later.insert((id.clone(), false)),
+            };
+            if counts {
+                kept.push_front(op);
+            }
+        }
+        self.ops = kept;
+    }
+
+    /// While the scheduler closes: generations that were to be closed still are, if the store can be reached; none is
+    /// opened any more. Whether all is done.
+    pub(crate) fn leave(&mut self, shared: &Shared, mono: Duration) -> bool {
+        self.ops.retain(|op| matches!(op, GenerationOp::Close(..)));
+        let _ = self.turn(shared, mono);
+        if !self.ops.is_empty() && self.not_before > mono {
+            let (instance, left) = (&shared.config.instance, self.ops.len());
+            log::warn!(target: "timertask::store", "{instance}: {left} generations could not be closed before the end");
+            self.ops.clear();
+        }
+        self.ops.is_empty()
     }
 
     /// When there is something to do.
@@ -84,6 +122,7 @@ impl Outbox {
                 for op in ops.into_iter().rev() {
                     self.ops.push_front(op);
                 }
+                self.tidy();
                 self.not_before = mono + BACK_OFF;
                 Vec::new()
             }
@@ -127,7 +166,9 @@ impl Outbox {
                 (GenerationOp::Close(id, None), Some(row)) if !row.closed => {
                     self.ops.push_front(GenerationOp::Close(id, Some(row.generation)));
                 }
-                (GenerationOp::Close(..), _) => {}
+                (GenerationOp::Close(id, _), _) => {
+                    self.foreign.remove(&id);
+                }
                 (GenerationOp::SetBack(id), Some(row)) => {
                     if let Some(plan) = shared.registry().get(&id) {
                         plan.follow(&row);

@@ -125,16 +125,12 @@ impl Registry {
         self.policies.retain(|policy| Arc::strong_count(policy) > 1);
     }
 
-    /// Whether a disabled plan that isn't installed must still be closed; asked once.
-    pub(crate) fn close_once(&mut self, id: &PlanId) -> bool {
-        self.closed.insert(id.clone())
-    }
-
-    /// The plans of this schedule no longer start anything: its calendar panicked.
-    pub(crate) fn fail_schedule(&self, schedule: &Schedule) {
-        for plan in self.table.iter().filter(|plan| *plan.schedule == *schedule) {
-            plan.deactivate(state::FAILED);
-        }
+    /// Of the disabled plans of a set that aren't installed those whose generation must still be closed; each is told
+    /// once, as long as sets name it.
+    pub(crate) fn close_once(&mut self, disabled: Vec<PlanId>) -> Vec<PlanId> {
+        let new = disabled.iter().filter(|id| !self.closed.contains(*id)).cloned().collect();
+        self.closed = disabled.into_iter().collect();
+        new
     }
 
     pub(crate) fn set_failed(&mut self, failed: HashMap<PlanId, String>) {

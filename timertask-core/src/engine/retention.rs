@@ -1,6 +1,6 @@
 //! Retention: old records of the plans that run here are purged, in small batches, when nothing else waits.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use super::Shared;
@@ -20,6 +20,8 @@ const COUNTED: usize = 100_000;
 pub(crate) struct Keeping {
     recorded: HashMap<PlanId, u32>,
     queue: VecDeque<PlanId>,
+    /// Those in the queue.
+    queued: HashSet<PlanId>,
     not_before: Duration,
 }
 
@@ -39,7 +41,7 @@ impl Keeping {
 
     /// The plan is to be looked at.
     pub(crate) fn visit(&mut self, plan: &PlanId) {
-        if !self.queue.contains(plan) {
+        if self.queued.insert(plan.clone()) {
             self.queue.push_back(plan.clone());
         }
     }
@@ -53,6 +55,7 @@ impl Keeping {
     pub(crate) fn turn(&mut self, shared: &Shared, mono: Duration) {
         let Some(keep) = shared.config.retention.filter(|_| mono >= self.not_before) else { return };
         let Some(plan) = self.queue.pop_front() else { return };
+        self.queued.remove(&plan);
         self.not_before = mono + PACE;
         // Records of plans that aren't installed here are an operator's to purge.
         if shared.registry().find(plan.as_str()).is_none() {
@@ -63,6 +66,7 @@ impl Keeping {
             && answer.value.more
             && answer.value.deleted > 0
         {
+            self.queued.insert(plan.clone());
             self.queue.push_front(plan);
         }
     }

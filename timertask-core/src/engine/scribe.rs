@@ -64,8 +64,11 @@ impl Scribe {
             match mail {
                 ScribeMail::Finished(finished) => self.ends.push_back(finished),
                 ScribeMail::Generations(ops) => self.outbox.push(ops),
-                ScribeMail::Walk(plan) => self.walks.want(plan),
-                ScribeMail::CaughtUp(plan) => self.walks.caught_up(plan),
+                ScribeMail::Walk(plan) => {
+                    plan.walk_read();
+                    self.walks.want(plan);
+                }
+                ScribeMail::CaughtUp(plan, then) => self.walks.caught_up(&plan, then),
                 ScribeMail::Survey(key, upto) => self.survey(key, upto),
                 ScribeMail::Unknown(plan) => {
                     if plan.is_active() {
@@ -90,7 +93,7 @@ impl Scribe {
                 let said = super::worker::panic_text(panic);
                 let name = key.schedule().calendar_name().unwrap_or_default();
                 log::error!(target: "timertask::engine", "calendar {name:?} panicked: {said}; its plans wait for the next reconcile");
-                self.shared.registry().fail_schedule(key.schedule());
+                self.shared.timer.send(TimerMail::SurveyFailed(key));
             }
         }
     }
@@ -205,7 +208,7 @@ impl Scribe {
                 instance: shared.config.instance.clone(),
                 version: shared.config.version.clone(),
                 attempt: if entered { cell.grant.attempt } else { 0 },
-                fence: cell.grant.fence,
+                fence: cell.fence(),
                 due: cell.due,
                 started_at: entered.then(|| Timestamp::from_micros(cell.started_at.load(Ordering::Relaxed))),
                 ended_at,
@@ -214,6 +217,9 @@ impl Scribe {
                 detail,
             };
             shared.counters.record(&record);
+            if let (Finish::GivenBack, Some(lease)) = (&finished.what, cell.lease()) {
+                super::mutex_only::unlock(&shared, lease);
+            }
             if waits_for_end(cell) {
                 shared.claimer.send(ClaimerMail::Ended(Arc::clone(&cell.plan)));
             }
@@ -299,9 +305,9 @@ impl Scribe {
             ends,
             Some(self.renew_at),
             self.shared.next_deadline(),
-            if closing { None } else { self.outbox.due() },
+            self.outbox.due(),
             if closing { None } else { self.walks.due() },
-            if closing { None } else { Some(self.sweep.due()) },
+            if closing { None } else { Some(self.sweep.due(&self.shared)) },
             if closing || !self.ends.is_empty() { None } else { self.keeping.due() },
         ];
         soonest.into_iter().flatten().min().map(|at| Until::Monotonic(at.max(mono)))
@@ -383,7 +389,8 @@ impl Room for Scribe {
                 self.keeping.turn(&self.shared, mono);
             }
         }
-        let done = alone && self.ends.is_empty();
+        let closed = phase != Phase::Closing || self.outbox.leave(&self.shared, mono);
+        let done = alone && self.ends.is_empty() && closed;
         if phase == Phase::Leaving || (phase == Phase::Closing && done) {
             let left = self.ends.len();
             if left > 0 {

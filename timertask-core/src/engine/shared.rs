@@ -86,8 +86,8 @@ pub(crate) enum ScribeMail {
     Generations(Vec<GenerationOp>),
     /// Slots of this plan may have been missed.
     Walk(Arc<Installed>),
-    /// A made-up slot was answered: go on with the plan's gap.
-    CaughtUp(Arc<Installed>),
+    /// A missed slot was answered: go on with the plan's gap at this monotonic time.
+    CaughtUp(Arc<Installed>, Duration),
     /// A calendar must be asked for a group's next trigger points.
     Survey(GroupKey, Trigger),
     /// The wall clock stepped back.
@@ -302,6 +302,25 @@ impl Shared {
         })
     }
 
+    /// Slots of this plan may have been missed. Told once until the scribe reads it, so that a stuck scribe's mail does not
+    /// grow.
+    pub(crate) fn want_walk(&self, plan: &Arc<Installed>) {
+        if plan.ask_walk() {
+            self.scribe.send(ScribeMail::Walk(Arc::clone(plan)));
+        }
+    }
+
+    /// Calls the mutex: contains panics, notes faults. Never called under a lock.
+    pub(crate) fn lock<T>(
+        &self,
+        call: &'static str,
+        f: impl FnOnce() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        Counters::add(&self.counters.store_calls, 1);
+        let answer = catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(panicked(call, panic)));
+        answer.inspect_err(|error| self.note_fault(call, error))
+    }
+
     /// Calls the ledger: contains panics, measures skew, notes faults. Never called under a lock.
     pub(crate) fn store<T>(
         &self,
@@ -310,10 +329,8 @@ impl Shared {
     ) -> Result<Answer<T>, StoreError> {
         Counters::add(&self.counters.store_calls, 1);
         let before = self.clock.now();
-        let answer = catch_unwind(AssertUnwindSafe(|| f(&*self.ledger))).unwrap_or_else(|panic| {
-            let said = super::worker::panic_text(panic);
-            Err(StoreError::new(StoreErrorKind::Internal, format!("{call} panicked: {said}")).unknown_outcome())
-        });
+        let answer = catch_unwind(AssertUnwindSafe(|| f(&*self.ledger)));
+        let answer = answer.unwrap_or_else(|panic| Err(panicked(call, panic)));
         match &answer {
             Ok(answer) => {
                 self.measure_skew(before, answer.now, self.clock.now());
@@ -391,6 +408,11 @@ impl Shared {
             closing: self.is_closing(),
         }
     }
+}
+
+fn panicked(call: &str, panic: Box<dyn std::any::Any + Send>) -> StoreError {
+    let said = super::worker::panic_text(panic);
+    StoreError::new(StoreErrorKind::Internal, format!("{call} panicked: {said}")).unknown_outcome()
 }
 
 /// An answer must have one value for each request; another number is a store that answers nonsense, of which nothing

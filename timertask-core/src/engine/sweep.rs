@@ -1,15 +1,16 @@
 //! The sweep: what runners that are not heard of any more have left behind, and a look at the plans' rows.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::claimer::{Candidate, ClaimerMail};
+use super::claimer::{Candidate, ClaimerMail, Origin};
 use super::outbox::Outbox;
 use super::retention::Keeping;
 use super::shared::{RENEW_EVERY, Shared, matched};
 use super::walk::Walks;
-use super::{Installed, stats::Counters};
+use super::{Installed, state, stats::Counters};
 use crate::key::{PlanId, PlanKey, SlotKey};
 use crate::observer::Event;
 use crate::plan::CatchUp;
@@ -22,6 +23,8 @@ use crate::time::Timestamp;
 /// Rows of one page, and of one look at the plans.
 const PAGE: usize = 256;
 const PLANS: usize = 1000;
+/// How often skew is measured while it is too large.
+const MEASURE: Duration = Duration::from_secs(1);
 
 /// Comes every renewal interval; one page a turn.
 #[derive(Default)]
@@ -33,6 +36,8 @@ pub(crate) struct Sweep {
     round: u64,
     /// Where the look at the plans goes on.
     plans_after: Option<PlanId>,
+    /// When it last asked the store.
+    asked: Duration,
 }
 
 /// Where a look at the plans puts what it finds.
@@ -47,18 +52,21 @@ impl Sweep {
         Self { next: first, ..Self::default() }
     }
 
-    pub(crate) fn due(&self) -> Duration {
-        self.next
+    /// While the clock is off the store's it asks each second, to measure.
+    pub(crate) fn due(&self, shared: &Shared) -> Duration {
+        if shared.is_skewed() { self.next.min(self.asked + MEASURE) } else { self.next }
     }
 
     pub(crate) fn turn(&mut self, shared: &Shared, mono: Duration, lists: &mut Lists<'_>) {
-        if mono < self.next {
+        if mono < self.due(shared) {
             return;
         }
+        self.asked = mono;
+        let page = self.page.take();
         let query = Query::Lapsed {
             namespace: shared.config.namespace.clone(),
             max_skew: shared.config.max_skew,
-            after: self.page.take(),
+            after: page.clone(),
             limit: PAGE,
         };
         let Ok(answer) = shared.store("read", |ledger| ledger.read(&query)) else {
@@ -67,10 +75,11 @@ impl Sweep {
         };
         if shared.is_skewed() {
             // It only measured: an instance whose clock is off neither accounts nor ends others' slots.
-            self.next = mono + Duration::from_secs(1);
+            self.next = mono + MEASURE;
             return;
         }
-        self.page = answer.value.more;
+        // A store that gives the same page again and again would never come to an end.
+        self.page = answer.value.more.filter(|more| page.as_ref() != Some(more));
         let now = answer.now;
         let requests: Vec<_> =
             answer.value.slots.iter().filter_map(|slot| self.consider(shared, slot, now, mono)).collect();
@@ -124,14 +133,24 @@ impl Sweep {
                 lists.keeping.visit(id);
             }
             lists.outbox.look(shared, &plan, row, answer.now);
-            if !plan.schedule.has_calendar() && lags(&plan, row, answer.now) {
-                lists.walks.want(plan);
+            // A calendar is user code.
+            match catch_unwind(AssertUnwindSafe(|| lags(&plan, row, answer.now))) {
+                Ok(true) => lists.walks.want(plan),
+                Ok(false) => {}
+                Err(panic) => failed_by_calendar(&plan, panic),
             }
         }
         if full {
             self.plans_after = answer.value.plans.last().and_then(|(key, _)| key.plan.clone());
         }
     }
+}
+
+/// The plan's calendar panicked: it starts nothing until the next reconcile.
+pub(crate) fn failed_by_calendar(plan: &Installed, panic: Box<dyn std::any::Any + Send>) {
+    plan.deactivate(state::FAILED);
+    let said = super::worker::panic_text(panic);
+    log::error!(target: "timertask::engine", "calendar of plan {:?} panicked: {said}; it waits for the next reconcile", plan.id);
 }
 
 /// Whether a slot whose window has closed lies behind the cursor.
@@ -200,24 +219,30 @@ fn what_of(shared: &Shared, slot: &SlotRow, row: &PlanRow, now: Timestamp) -> Wh
     if slot.key.request.is_none() && at <= row.generation.effective_from {
         return WhatOf::Rest(NotStarted::Edited);
     }
-    let prev = plan.schedule.prev_trigger(at);
+    let Ok((prev, next)) =
+        catch_unwind(AssertUnwindSafe(|| (plan.schedule.prev_trigger(at), plan.schedule.next_trigger(at))))
+            .map_err(|panic| failed_by_calendar(&plan, panic))
+    else {
+        return WhatOf::Leave;
+    };
+    let claim = |plan, kind| WhatOf::Claim(Candidate::new(shared, plan, at, prev, kind, Origin::Sweep));
     if slot.attempt > 0 {
         let allowed = plan.policy.on_orphan.attempts_allowed();
         if slot.attempt >= allowed {
             return WhatOf::Rest(NotStarted::GivenBack);
         }
-        return WhatOf::Claim(Candidate::new(shared, plan, at, prev, RunKind::CatchUp));
+        return claim(plan, RunKind::CatchUp);
     }
     if now <= plan.due(at).saturating_add(plan.policy.start_window) {
-        return WhatOf::Claim(Candidate::new(shared, plan, at, prev, RunKind::Scheduled));
+        return claim(plan, RunKind::Scheduled);
     }
-    let newer = plan.schedule.next_trigger(at).is_some_and(|next| plan.due(next) <= now);
+    let newer = next.is_some_and(|next| plan.due(next) <= now);
     match plan.policy.catch_up {
         CatchUp::None => WhatOf::Rest(NotStarted::TooLate),
+        // A lock that has lapsed guards nothing any more: nobody may start it here.
+        _ if shared.mutex.is_some() => WhatOf::Rest(NotStarted::TooLate),
         CatchUp::Latest if newer => WhatOf::Rest(NotStarted::Superseded),
-        CatchUp::Latest | CatchUp::All { .. } => {
-            WhatOf::Claim(Candidate::new(shared, plan, at, prev, RunKind::CatchUp))
-        }
+        CatchUp::Latest | CatchUp::All { .. } => claim(plan, RunKind::CatchUp),
     }
 }
 

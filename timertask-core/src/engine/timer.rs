@@ -5,23 +5,24 @@
 //! which 100,000 plans fall due costs one search per distinct schedule.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::batch::{Batch, Line};
 use super::claimer::ClaimerMail;
 use super::shared::ScribeMail;
 use super::stats::Counters;
-use super::{Installed, Shared};
+use super::{Installed, Shared, state};
 use crate::clock::{Room, Signal, Turn, Until};
 use crate::schedule::Schedule;
 use crate::time::{Timestamp, Trigger};
 
 /// A backward step of the wall clock below this is taken for jitter of time synchronisation.
 const STEP: Duration = Duration::from_secs(1);
-/// How many of the newest trigger points a late tick hands on; only plans with `Overlap::Allow` may use more than one.
-const NEWEST: usize = 8;
+/// How many of the newest trigger points a late tick hands on at most; only plans with `Overlap::Allow` use more than one.
+const NEWEST: usize = 64;
 
 /// What reaches the timer.
 pub(crate) enum TimerMail {
@@ -31,8 +32,10 @@ pub(crate) enum TimerMail {
     Removed(Vec<Arc<Installed>>),
     /// The answer to [`ScribeMail::Survey`].
     Surveyed(GroupKey, Survey),
+    /// The calendar panicked: plans of the group start nothing until they are revived.
+    SurveyFailed(GroupKey),
     /// Groups with a calendar, to be searched again where they have no next trigger point.
-    Revive(HashSet<GroupKey>),
+    Revive(Vec<GroupKey>),
 }
 
 /// A group: the schedule (by its interned address, which the group keeps alive) and the spread offset.
@@ -102,25 +105,12 @@ struct Group {
     fresh: Vec<Arc<Installed>>,
     /// Members that are gone but still listed.
     dead: usize,
-    /// The newest trigger point handed on, seconds; what is older is superseded for plans that run one at a time.
-    newest: Arc<AtomicI64>,
+    /// The newest trigger point handed on.
+    newest: Option<Trigger>,
+    line: Arc<Line>,
     next: Option<Trigger>,
     /// Which heap entry of it counts; no two of any groups have the same number.
     entry: u64,
-    /// The most slots of one plan that a member lets run at once.
-    widest: usize,
-}
-
-/// A trigger point of a group that has fallen due, for its members from `pos` on.
-pub(crate) struct Batch {
-    pub(crate) at: Trigger,
-    pub(crate) prev: Option<Trigger>,
-    pub(crate) due: Timestamp,
-    /// How many newer trigger points of the group were handed on together with it.
-    pub(crate) rank: usize,
-    pub(crate) members: Arc<Vec<Arc<Installed>>>,
-    pub(crate) pos: usize,
-    pub(crate) newest: Arc<AtomicI64>,
 }
 
 pub(crate) struct Timer {
@@ -164,7 +154,7 @@ impl Timer {
         fresh.sort_unstable_by_key(|(index, _)| *index);
         for (index, plans) in fresh {
             let Some(group) = self.groups[index].as_mut() else { continue };
-            group.widest = plans.iter().map(|plan| plan.policy.at_once()).fold(group.widest, usize::max).min(NEWEST);
+            group.line.widen(plans.iter().map(|plan| plan.policy.at_once()).fold(1, usize::max).min(NEWEST));
             Arc::make_mut(&mut group.members).extend(plans.iter().cloned());
             if group.key.schedule().has_calendar() {
                 let upto = upto(now, group.key.offset);
@@ -182,7 +172,7 @@ impl Timer {
     }
 
     /// Hands trigger points on to members that are new, where those count for them.
-    fn hand_on_new(&self, index: usize, survey: &Survey, mut plans: Vec<Arc<Installed>>) {
+    fn hand_on_new(&mut self, index: usize, survey: &Survey, mut plans: Vec<Arc<Installed>>) {
         let Some(newest) = survey.newest.first() else { return };
         plans.retain(|plan| *newest > plan.start());
         if !plans.is_empty() {
@@ -196,10 +186,10 @@ impl Timer {
             members: Arc::default(),
             fresh: Vec::new(),
             dead: 0,
-            newest: Arc::new(AtomicI64::new(i64::MIN)),
+            newest: None,
+            line: Arc::default(),
             next: None,
             entry: 0,
-            widest: 1,
         };
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.groups.push(None);
@@ -244,11 +234,12 @@ impl Timer {
     }
 
     /// Hands the newest trigger points on to the claimer, for these members.
-    fn hand_on(&self, index: usize, survey: &Survey, members: Arc<Vec<Arc<Installed>>>) {
-        let Some(group) = &self.groups[index] else { return };
-        let Some(newest) = survey.newest.first() else { return };
-        group.newest.fetch_max(newest.as_secs(), Ordering::AcqRel);
-        for (rank, at) in survey.newest.iter().enumerate().take(group.widest) {
+    fn hand_on(&mut self, index: usize, survey: &Survey, members: Arc<Vec<Arc<Installed>>>) {
+        let Some(group) = self.groups[index].as_mut() else { return };
+        let news = survey.newest.iter().take_while(|at| group.newest.is_none_or(|newest| **at > newest)).count();
+        group.newest = group.newest.max(survey.newest.first().copied());
+        let last = group.line.hand_on(news);
+        for (rank, at) in survey.newest.iter().enumerate().take(group.line.widest()) {
             let prev = survey.newest.get(rank + 1).copied();
             // The last one only tells what lies before the one above it, unless the schedule begins there.
             if rank > 0 && prev.is_none() && survey.newest.len() > 1 {
@@ -256,15 +247,11 @@ impl Timer {
             }
             let due = at.timestamp().saturating_add(Duration::from_secs(u64::from(group.key.offset)));
             Counters::add(&self.shared.counters.due, members.len());
-            self.shared.claimer.send(ClaimerMail::Due(Batch {
-                at: *at,
-                prev,
-                due,
-                rank,
-                members: Arc::clone(&members),
-                pos: 0,
-                newest: Arc::clone(&group.newest),
-            }));
+            let number = last.saturating_sub(rank as u64);
+            let batch = Batch { at: *at, prev, due, number, members: Arc::clone(&members), pos: 0 };
+            if group.line.put(batch) {
+                self.shared.claimer.send(ClaimerMail::Due(Arc::clone(&group.line)));
+            }
         }
     }
 
@@ -272,7 +259,6 @@ impl Timer {
         let Some(group) = self.groups[index].as_mut() else { return };
         let Some(at) = group.next else { return };
         let upto = upto(now, group.key.offset);
-        let last = Trigger::from_secs(group.newest.load(Ordering::Acquire));
         if group.key.schedule().has_calendar() {
             // What lies around now is the scribe's to find out; until then the group sleeps.
             group.next = None;
@@ -283,15 +269,13 @@ impl Timer {
         let next = group.key.schedule().next_trigger(at);
         let (survey, members) = if next.is_none_or(|next| next > upto) {
             // The usual case: one search forward, and backward only where the last one is not known.
-            let prev = if last < at && last.as_secs() != i64::MIN && group.key.schedule().next_trigger(last) == Some(at)
-            {
-                Some(last)
-            } else {
-                group.key.schedule().prev_trigger(at)
-            };
+            let schedule = group.key.schedule();
+            let last = group.newest.filter(|last| *last < at && schedule.next_trigger(*last) == Some(at));
+            let prev = last.or_else(|| schedule.prev_trigger(at));
             (Survey { newest: [Some(at), prev].into_iter().flatten().collect(), next }, Arc::clone(&group.members))
         } else {
-            (Survey::of(group.key.schedule(), upto, last, NEWEST), Arc::clone(&group.members))
+            let last = group.newest.unwrap_or(Trigger::from_secs(i64::MIN));
+            (Survey::of(group.key.schedule(), upto, last, group.line.widest()), Arc::clone(&group.members))
         };
         self.arm(index, survey.next);
         self.hand_on(index, &survey, members);
@@ -301,7 +285,7 @@ impl Timer {
         let Some(&index) = self.by_key.get(key) else { return };
         let Some(group) = self.groups[index].as_mut() else { return };
         let fresh = std::mem::take(&mut group.fresh);
-        let news = survey.newest.first().is_some_and(|newest| newest.as_secs() > group.newest.load(Ordering::Acquire));
+        let news = survey.newest.first() > group.newest.as_ref();
         let members = Arc::clone(&group.members);
         self.arm(index, survey.next);
         if news {
@@ -311,7 +295,13 @@ impl Timer {
         }
     }
 
-    fn revive(&self, keys: HashSet<GroupKey>, now: Timestamp) {
+    fn survey_failed(&mut self, key: &GroupKey) {
+        let Some(group) = self.by_key.get(key).and_then(|index| self.groups[*index].as_mut()) else { return };
+        group.fresh.clear();
+        group.members.iter().for_each(|plan| plan.deactivate(state::FAILED));
+    }
+
+    fn revive(&self, keys: Vec<GroupKey>, now: Timestamp) {
         for key in keys {
             let group = self.by_key.get(&key).and_then(|index| self.groups[*index].as_ref());
             if group.is_some_and(|group| group.next.is_none()) {
@@ -327,13 +317,18 @@ impl Timer {
         for index in 0..self.groups.len() {
             let Some(group) = self.groups[index].as_mut() else { continue };
             let upto = upto(now, group.key.offset);
-            group.newest.store(upto.as_secs(), Ordering::Release);
+            let ahead = group.newest.is_some_and(|newest| newest > upto);
             if group.key.schedule().has_calendar() {
+                group.newest = if ahead { Some(upto) } else { group.newest };
                 group.next = None;
                 let key = group.key.clone();
                 self.shared.scribe.send(ScribeMail::Survey(key, upto));
             } else {
-                let next = group.key.schedule().next_trigger(upto);
+                let schedule = group.key.schedule();
+                let next = schedule.next_trigger(upto);
+                if ahead {
+                    group.newest = schedule.prev_trigger(Trigger::from_secs(upto.as_secs().saturating_add(1)));
+                }
                 self.arm(index, next);
             }
         }
@@ -364,14 +359,7 @@ impl Room for Timer {
             self.stepped_back(now);
         }
         self.last = now;
-        while let Some(mail) = self.shared.timer.try_recv() {
-            match mail {
-                TimerMail::Add(plans) => self.add(plans, now),
-                TimerMail::Removed(plans) => self.removed(&plans),
-                TimerMail::Surveyed(key, survey) => self.surveyed(&key, &survey),
-                TimerMail::Revive(keys) => self.revive(keys, now),
-            }
-        }
+        // Before plans that come now are added: what has fallen due by now is handed on to those apart.
         let second = now.trigger().as_secs();
         while let Some(&Reverse((due, index, entry))) = self.heap.peek() {
             let current = self.groups[index].as_ref().is_some_and(|g| g.entry == entry && g.next.is_some());
@@ -381,6 +369,15 @@ impl Room for Timer {
             self.heap.pop();
             if current {
                 self.fire(index, now);
+            }
+        }
+        while let Some(mail) = self.shared.timer.try_recv() {
+            match mail {
+                TimerMail::Add(plans) => self.add(plans, now),
+                TimerMail::Removed(plans) => self.removed(&plans),
+                TimerMail::Surveyed(key, survey) => self.surveyed(&key, &survey),
+                TimerMail::SurveyFailed(key) => self.survey_failed(&key),
+                TimerMail::Revive(keys) => self.revive(keys, now),
             }
         }
         let due = self.heap.peek().map(|Reverse((due, ..))| Until::Wall(Trigger::from_secs(*due).timestamp()));

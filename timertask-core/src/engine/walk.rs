@@ -1,29 +1,32 @@
 //! Gaps: walking from a plan's cursor to now, accounting for what was missed and making up what the policy wants.
 //!
 //! A walk begins wherever a gap shows. It goes in bounded steps, old to new, and never touches a slot whose start window
-//! is open.
+//! is open. Many plans take a step together, in three calls of the store, so that a host with many plans is soon through
+//! after a time of being down.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::claimer::{Candidate, ClaimerMail};
-use super::shared::{Shared, matched};
-use super::{Installed, state};
+use super::Installed;
+use super::claimer::{Candidate, ClaimerMail, Origin};
+use super::shared::{RENEW_EVERY, Shared, matched};
+use super::sweep::failed_by_calendar;
 use crate::observer::Event;
 use crate::plan::CatchUp;
 use crate::schedule::Schedule;
-use crate::seam::{Applied, Cover, NotStarted, Overlap, PlanOp, PlanRow, Query, RunKind};
+use crate::seam::{Applied, Cover, NotStarted, Overlap, PlanOp, PlanRow, PlanState, Query, RunKind};
 use crate::time::{Timestamp, Trigger};
 
 /// So many slots are looked up in one step,
 const STEP: usize = 128;
 /// so many plans take a step in one turn of the scribe.
-const PLANS_AT_ONCE: usize = 16;
+const PLANS_AT_ONCE: usize = 128;
 /// The most that a range record counts; beyond it the count is left out.
 const COUNT: u64 = 1_000_000;
 const DAY: Duration = Duration::from_secs(86_400);
+const SECOND: Duration = Duration::from_secs(1);
 
 struct Walk {
     plan: Arc<Installed>,
@@ -35,9 +38,12 @@ struct Walk {
     told: bool,
 }
 
-/// The plans that are being walked, by install number.
+/// The plans that are being walked, by install number, and when those go on that are not in flight.
 #[derive(Default)]
-pub(crate) struct Walks(BTreeMap<u32, Walk>);
+pub(crate) struct Walks {
+    plans: HashMap<u32, Walk>,
+    order: BTreeSet<(Duration, u32)>,
+}
 
 /// What a step came to.
 enum Step {
@@ -51,129 +57,249 @@ enum Step {
     InFlight,
 }
 
+/// A walk in the midst of its step, and the cursor that it goes by.
+struct Stepping {
+    walk: Walk,
+    row: PlanRow,
+    /// The last trigger point that is due.
+    upto: Trigger,
+    /// Slots after the cursor, in order.
+    slots: Vec<Trigger>,
+}
+
+/// What a plan's step says of it, and what it goes on with.
+enum Next {
+    /// Over.
+    Over(Step),
+    /// This account, and its step goes on after it.
+    Account(Trigger, Cover),
+}
+
 impl Walks {
     /// A gap may be there.
     pub(crate) fn want(&mut self, plan: Arc<Installed>) {
-        let walk = Walk { plan, not_before: Duration::ZERO, in_flight: false, seen_running: None, told: false };
-        let there = self.0.entry(walk.plan.seq).or_insert(walk);
-        if !there.in_flight {
-            there.not_before = Duration::ZERO;
+        let seq = plan.seq;
+        match self.plans.get_mut(&seq) {
+            None => {
+                let walk = Walk { plan, not_before: Duration::ZERO, in_flight: false, seen_running: None, told: false };
+                self.plans.insert(seq, walk);
+                self.order.insert((Duration::ZERO, seq));
+            }
+            Some(walk) if walk.in_flight => {}
+            Some(_) => self.go_on(seq, Duration::ZERO),
         }
     }
 
     /// The claimer has an answer for the plan's missed slot.
-    pub(crate) fn caught_up(&mut self, plan: Arc<Installed>) {
-        if let Some(walk) = self.0.get_mut(&plan.seq) {
-            walk.in_flight = false;
-            walk.not_before = Duration::ZERO;
-        }
+    pub(crate) fn caught_up(&mut self, plan: &Installed, then: Duration) {
+        self.go_on(plan.seq, then);
+    }
+
+    fn go_on(&mut self, seq: u32, at: Duration) {
+        let Some(walk) = self.plans.get_mut(&seq) else { return };
+        self.order.remove(&(walk.not_before, seq));
+        (walk.not_before, walk.in_flight) = (at, false);
+        self.order.insert((at, seq));
     }
 
     pub(crate) fn due(&self) -> Option<Duration> {
-        self.0.values().filter(|walk| !walk.in_flight).map(|walk| walk.not_before).min()
+        self.order.first().map(|(at, _)| *at)
     }
 
-    /// Some steps.
-    pub(crate) fn turn(&mut self, shared: &Shared, mono: Duration) {
-        if shared.is_skewed() {
-            for walk in self.0.values_mut() {
-                walk.not_before = walk.not_before.max(mono + Duration::from_secs(1));
+    /// Takes those out whose time has come, up to as many as take a step together.
+    fn ready(&mut self, mono: Duration) -> Vec<Walk> {
+        let mut ready = Vec::new();
+        while ready.len() < PLANS_AT_ONCE
+            && let Some(&(at, seq)) = self.order.first()
+            && at <= mono
+        {
+            self.order.remove(&(at, seq));
+            ready.extend(self.plans.remove(&seq));
+        }
+        ready
+    }
+
+    fn put_back(&mut self, mut walk: Walk, step: Step, mono: Duration) {
+        let seq = walk.plan.seq;
+        match step {
+            Step::Done => return,
+            Step::InFlight => walk.in_flight = true,
+            Step::Again | Step::At(_) => {
+                walk.not_before = if let Step::At(at) = step { at } else { mono };
+                self.order.insert((walk.not_before, seq));
             }
+        }
+        self.plans.insert(seq, walk);
+    }
+
+    /// A step for some plans.
+    pub(crate) fn turn(&mut self, shared: &Shared, mono: Duration) {
+        let mut ready = self.ready(mono);
+        if ready.is_empty() {
             return;
         }
-        let ready = |walk: &&mut Walk| !walk.in_flight && walk.not_before <= mono;
-        let mut ended = Vec::new();
-        for walk in self.0.values_mut().filter(ready).take(PLANS_AT_ONCE) {
-            let step = if walk.plan.is_active() {
-                // A calendar is user code, and this is where it is asked.
-                catch_unwind(AssertUnwindSafe(|| walk.step(shared, mono))).unwrap_or_else(|panic| {
-                    walk.plan.deactivate(state::FAILED);
-                    let said = super::worker::panic_text(panic);
-                    log::error!(target: "timertask::engine", "calendar of plan {:?} panicked: {said}", walk.plan.id);
-                    Step::Done
-                })
-            } else {
-                Step::Done
-            };
-            match step {
-                Step::Done => ended.push(walk.plan.seq),
-                Step::Again => {}
-                Step::At(at) => walk.not_before = at,
-                Step::InFlight => walk.in_flight = true,
+        let later = mono + SECOND;
+        if shared.is_skewed() {
+            ready.into_iter().for_each(|walk| self.put_back(walk, Step::At(later), mono));
+            return;
+        }
+        ready.retain(|walk| walk.plan.is_active());
+        let reads = ready.iter().map(|walk| (shared.plan_key(&walk.plan.id), PlanOp::Read)).collect();
+        let Some((states, now)) = ask(shared, reads) else {
+            ready.into_iter().for_each(|walk| self.put_back(walk, Step::At(later), mono));
+            return;
+        };
+        // First over what has rows already.
+        let begun = ready.into_iter().zip(states).filter_map(|(walk, state)| {
+            let plan = Arc::clone(&walk.plan);
+            match contained(&plan, || begin(&walk, state.row, now, mono)) {
+                Ok((row, upto, slots)) => Some(Stepping { walk, row, upto, slots }),
+                Err(step) => {
+                    self.put_back(walk, step, mono);
+                    None
+                }
+            }
+        });
+        let rows = |stepping: &Stepping| {
+            let last = stepping.slots.last().copied().unwrap_or(stepping.row.cursor);
+            (last, Cover::Rows(stepping.slots.clone()))
+        };
+        let begun: Vec<_> = begun.map(|stepping| (rows(&stepping), stepping)).collect();
+        let passed = self.account(shared, begun, mono);
+        let mut missed = Vec::new();
+        for (_, mut stepping) in passed {
+            let plan = Arc::clone(&stepping.walk.plan);
+            match contained(&plan, || Ok(stepping.go_on(shared, now, mono))) {
+                Ok(Next::Account(to, cover)) => missed.push(((to, cover), stepping)),
+                Ok(Next::Over(step)) | Err(step) => self.put_back(stepping.walk, step, mono),
             }
         }
-        for seq in ended {
-            self.0.remove(&seq);
+        for (applied, stepping) in self.account(shared, missed, mono) {
+            let step = if applied == Applied::Conflict { Step::At(later) } else { Step::Again };
+            self.put_back(stepping.walk, step, mono);
         }
+    }
+
+    /// Accounts for all of these in one call; each with its row as it is then, those left out of which that is not known.
+    fn account(
+        &mut self,
+        shared: &Shared,
+        accounts: Vec<((Trigger, Cover), Stepping)>,
+        mono: Duration,
+    ) -> Vec<(Applied, Stepping)> {
+        let (asked, steppings): (Vec<_>, Vec<_>) = accounts.into_iter().unzip();
+        let op = |stepping: &Stepping, (to, cover)| {
+            let plan = &stepping.walk.plan;
+            let op = PlanOp::Account { fingerprint: plan.fingerprint, from: stepping.row.cursor, to, cover };
+            (shared.plan_key(&plan.id), op)
+        };
+        let requests = steppings.iter().zip(asked).map(|(stepping, asked)| op(stepping, asked)).collect();
+        let states = ask(shared, requests).map(|(states, _)| states);
+        let rows = states.into_iter().flatten().map(|state| state.row.map(|row| (state.applied, row)));
+        let mut done = Vec::new();
+        for (mut stepping, row) in steppings.into_iter().zip(rows.chain(std::iter::repeat_with(|| None))) {
+            match row {
+                Some((applied, row)) => {
+                    stepping.row = row;
+                    done.push((applied, stepping));
+                }
+                None => self.put_back(stepping.walk, Step::At(mono + SECOND), mono),
+            }
+        }
+        done
     }
 }
 
-impl Walk {
-    fn step(&mut self, shared: &Shared, mono: Duration) -> Step {
-        let plan = Arc::clone(&self.plan);
-        let later = mono + Duration::from_secs(1);
-        let Some((row, now)) = read(shared, &plan) else { return Step::At(later) };
-        let Some(row) = row else { return Step::Done };
-        if row.generation.fingerprint != plan.fingerprint || row.closed {
-            // The current generation's instances know its slots.
-            return Step::Done;
-        }
-        if row.pause.is_some() {
-            // Its slots wait until it is resumed.
-            return Step::At(mono + super::shared::RENEW_EVERY);
-        }
-        let upto = Trigger::from_secs(now.trigger().as_secs().saturating_sub(i64::from(plan.offset)));
-        let mut slots = Vec::new();
-        let mut at = row.cursor;
-        while slots.len() < STEP
-            && let Some(next) = plan.schedule.next_trigger(at).filter(|next| *next <= upto)
-        {
-            slots.push(next);
-            at = next;
-        }
-        let Some(&last) = slots.last() else { return Step::Done };
-        // First over what has rows already.
-        let full = slots.len() == STEP;
-        let Some((_, row)) = account(shared, &plan, row.cursor, last, Cover::Rows(slots.clone())) else {
-            return Step::At(later);
-        };
-        let Some(&missed) = slots.iter().find(|slot| **slot > row.cursor) else {
-            return if full { Step::Again } else { Step::Done };
+/// Calls what may ask a calendar, which is user code; a panic fails the plan.
+fn contained<T>(plan: &Installed, f: impl FnOnce() -> Result<T, Step>) -> Result<T, Step> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+        failed_by_calendar(plan, panic);
+        Err(Step::Done)
+    })
+}
+
+fn ask(shared: &Shared, requests: Vec<(crate::key::PlanKey, PlanOp)>) -> Option<(Vec<PlanState>, Timestamp)> {
+    if requests.is_empty() {
+        return Some((Vec::new(), shared.clock.now()));
+    }
+    let answer = shared.store("plan", |ledger| matched("plan", requests.len(), ledger.plan(&requests)?)).ok()?;
+    Some((answer.value, answer.now))
+}
+
+/// The slots after the cursor that are due, a step's worth.
+fn begin(
+    walk: &Walk,
+    row: Option<PlanRow>,
+    now: Timestamp,
+    mono: Duration,
+) -> Result<(PlanRow, Trigger, Vec<Trigger>), Step> {
+    let plan = &walk.plan;
+    let Some(row) = row else { return Err(Step::Done) };
+    if row.generation.fingerprint != plan.fingerprint || row.closed {
+        // The current generation's instances know its slots.
+        return Err(Step::Done);
+    }
+    if row.pause.is_some() {
+        // Its slots wait until it is resumed.
+        return Err(Step::At(mono + RENEW_EVERY));
+    }
+    let upto = Trigger::from_secs(now.trigger().as_secs().saturating_sub(i64::from(plan.offset)));
+    let mut slots = Vec::new();
+    let mut at = row.cursor;
+    while slots.len() < STEP
+        && let Some(next) = plan.schedule.next_trigger(at).filter(|next| *next <= upto)
+    {
+        slots.push(next);
+        at = next;
+    }
+    if slots.is_empty() { Err(Step::Done) } else { Ok((row, upto, slots)) }
+}
+
+impl Stepping {
+    /// What is to be done about the first slot without a row.
+    fn go_on(&mut self, shared: &Shared, now: Timestamp, mono: Duration) -> Next {
+        let plan = Arc::clone(&self.walk.plan);
+        let later = mono + SECOND;
+        let Some(&missed) = self.slots.iter().find(|slot| **slot > self.row.cursor) else {
+            return Next::Over(if self.slots.len() == STEP { Step::Again } else { Step::Done });
         };
         let closes = plan.due(missed).saturating_add(plan.policy.start_window);
         if now <= closes {
-            return Step::At(mono + closes.since(now) + Duration::from_millis(1));
+            return Next::Over(Step::At(mono + closes.since(now) + Duration::from_millis(1)));
         }
-        if let Some(wait) = self.wait_for_queue(shared, &plan, mono) {
-            return wait;
+        if let Some(wait) = self.wait_for_queue(shared, mono) {
+            return Next::Over(wait);
         }
-        let Some(closed) = plan.schedule.prev_trigger(successor(plan.closed_upto(now))) else { return Step::Done };
+        let Some(closed) = plan.schedule.prev_trigger(successor(plan.closed_upto(now))) else {
+            return Next::Over(Step::Done);
+        };
         if closed < missed {
-            return Step::At(later);
+            return Next::Over(Step::At(later));
         }
-        if !self.told {
-            self.told = true;
+        if !self.walk.told {
+            self.walk.told = true;
             log::warn!(target: "timertask::engine", "{}: plan {:?} missed slots from {missed}", shared.config.instance, plan.id);
             shared.reports.event(&Event::Gap { plan: &plan.id });
         }
-        make_up(shared, &plan, &row, Gap { missed, closed, upto }, now).unwrap_or(Step::At(later))
+        make_up(shared, &plan, self.row.cursor, &Gap { missed, closed, upto: self.upto }, now)
     }
 
     /// Under a policy by which a slot waits for the running one, a walk leaves it alone while the plan runs and for a
     /// start window after.
-    fn wait_for_queue(&mut self, shared: &Shared, plan: &Installed, mono: Duration) -> Option<Step> {
+    fn wait_for_queue(&mut self, shared: &Shared, mono: Duration) -> Option<Step> {
+        let plan = &self.walk.plan;
         if !matches!(plan.policy.overlap, Overlap::QueueOne | Overlap::CancelPrevious) {
             return None;
         }
         let query = Query::Unfinished { plan: shared.plan_key(&plan.id), limit: STEP };
         let Ok(answer) = shared.store("read", |ledger| ledger.read(&query)) else {
-            return Some(Step::At(mono + Duration::from_secs(1)));
+            return Some(Step::At(mono + SECOND));
         };
         if answer.value.slots.iter().any(|slot| slot.state == crate::seam::SlotState::Running) {
-            self.seen_running = Some(mono);
-            return Some(Step::At(mono + Duration::from_secs(1)));
+            self.walk.seen_running = Some(mono);
+            return Some(Step::At(mono + SECOND));
         }
-        let free = self.seen_running? + plan.policy.start_window;
+        let free = self.walk.seen_running? + plan.policy.start_window;
         (mono < free).then_some(Step::At(free))
     }
 }
@@ -185,16 +311,15 @@ struct Gap {
     upto: Trigger,
 }
 
-/// Accounts for a gap and picks what is made up. `None`: a fault, or another instance was quicker; look again.
-fn make_up(shared: &Shared, plan: &Arc<Installed>, row: &PlanRow, gap: Gap, now: Timestamp) -> Option<Step> {
+/// Accounts for a gap behind `cursor`, or picks what is made up.
+fn make_up(shared: &Shared, plan: &Arc<Installed>, cursor: Trigger, gap: &Gap, now: Timestamp) -> Next {
     let schedule = &plan.schedule;
-    let from = row.cursor;
     let oldest = oldest_wanted(plan, gap.closed, now);
-    let drop_upto = |to: Trigger, reason: NotStarted| -> Option<Step> {
-        let count = count(schedule, from, to);
-        let (applied, _) = account(shared, plan, from, to, Cover::Range { count, reason })?;
-        matches!(applied, Applied::Done | Applied::Unchanged).then_some(Step::Again)
+    let drop_upto = |to: Trigger, reason: NotStarted| {
+        let count = count(schedule, cursor, to);
+        Next::Account(to, Cover::Range { count, reason })
     };
+    // Where a mutex is all that instances share, it has lapsed by now.
     let policy = if shared.mutex.is_some() { CatchUp::None } else { plan.policy.catch_up };
     let first = match policy {
         CatchUp::None | CatchUp::All { cap: 0 } => return drop_upto(gap.closed, NotStarted::TooLate),
@@ -205,7 +330,7 @@ fn make_up(shared: &Shared, plan: &Arc<Installed>, row: &PlanRow, gap: Gap, now:
             }
             gap.closed
         }
-        CatchUp::All { cap } => nth_back(schedule, gap.closed, cap, gap.missed),
+        CatchUp::All { cap } => nth_back(schedule, gap.closed, cap, gap.missed.max(oldest)),
     };
     if gap.closed < oldest {
         return drop_upto(gap.closed, NotStarted::OutsideWindow);
@@ -221,9 +346,10 @@ fn make_up(shared: &Shared, plan: &Arc<Installed>, row: &PlanRow, gap: Gap, now:
         return drop_upto(before, reason);
     }
     // The cursor stands right before it, whatever the schedule was back then.
-    let candidate = Candidate::new(shared, Arc::clone(plan), first, Some(from), RunKind::CatchUp);
+    let mut candidate = Candidate::new(shared, Arc::clone(plan), first, Some(cursor), RunKind::CatchUp, Origin::Walk);
+    candidate.from = before;
     shared.claimer.send(ClaimerMail::Found(candidate));
-    Some(Step::InFlight)
+    Next::Over(Step::InFlight)
 }
 
 /// The oldest trigger point that may still be made up.
@@ -259,18 +385,4 @@ fn successor(at: Trigger) -> Trigger {
 
 fn predecessor(at: Trigger) -> Trigger {
     Trigger::from_secs(at.as_secs().saturating_sub(1))
-}
-
-fn read(shared: &Shared, plan: &Installed) -> Option<(Option<PlanRow>, Timestamp)> {
-    let requests = [(shared.plan_key(&plan.id), PlanOp::Read)];
-    let mut answer = shared.store("plan", |ledger| matched("plan", 1, ledger.plan(&requests)?)).ok()?;
-    Some((answer.value.pop()?.row, answer.now))
-}
-
-fn account(shared: &Shared, plan: &Installed, from: Trigger, to: Trigger, cover: Cover) -> Option<(Applied, PlanRow)> {
-    let op = PlanOp::Account { fingerprint: plan.fingerprint, from, to, cover };
-    let requests = [(shared.plan_key(&plan.id), op)];
-    let mut answer = shared.store("plan", |ledger| matched("plan", 1, ledger.plan(&requests)?)).ok()?;
-    let state = answer.value.pop()?;
-    Some((state.applied, state.row?))
 }

@@ -41,8 +41,8 @@ struct Change {
 struct Difference {
     changes: Vec<Change>,
     removed: Vec<Arc<Installed>>,
-    /// Disabled plans that are not installed here; their generations are closed all the same.
-    disabled: Vec<PlanId>,
+    /// Disabled plans of a whole set that are not installed here; their generations are closed all the same.
+    disabled: Option<Vec<PlanId>>,
     unchanged: usize,
     failed: Vec<PlanFailure>,
 }
@@ -138,6 +138,7 @@ impl Inner {
         let epoch = self.shared.registry_mut().next_epoch();
         let defaults = self.shared.config.defaults_fingerprint;
         let mut difference = Difference::default();
+        let mut disabled = Vec::new();
         let mut fresh: HashSet<&str> = HashSet::new();
         let registry = self.shared.registry();
         for (index, plan) in plans.iter().enumerate() {
@@ -166,9 +167,10 @@ impl Inner {
             match (plan.enabled, before) {
                 (true, _) => self.want(plan, id, before.cloned(), tried.get(&index), &mut difference),
                 (false, Some(there)) => difference.removed.push(Arc::clone(there)),
-                (false, None) => difference.disabled.push(id),
+                (false, None) => disabled.push(id),
             }
         }
+        difference.disabled = Some(disabled);
         let absent = registry.iter().filter(|plan| plan.seen() != epoch).cloned();
         difference.removed.extend(absent);
         difference.removed.sort_by_key(|plan| plan.seq);
@@ -265,7 +267,7 @@ impl Inner {
     fn carry_out(&self, difference: Difference) {
         let Difference { changes, removed, disabled, .. } = difference;
         let shared = &self.shared;
-        let mut ops = Vec::with_capacity(changes.len() + removed.len() + disabled.len());
+        let mut ops = Vec::with_capacity(changes.len() + removed.len());
         let mut gone = Vec::new();
         let mut registry = shared.registry_mut();
         for plan in removed {
@@ -274,10 +276,8 @@ impl Inner {
                 gone.push(plan);
             }
         }
-        for id in disabled {
-            if registry.close_once(&id) {
-                ops.push(GenerationOp::Close(id, None));
-            }
+        if let Some(disabled) = disabled {
+            ops.extend(registry.close_once(disabled).into_iter().map(|id| GenerationOp::Close(id, None)));
         }
         registry.reserve(changes.len());
         for change in changes {
@@ -301,7 +301,7 @@ impl Inner {
 
     /// Plans with a calendar that panicked, or that found nothing any more, are searched again.
     fn revive(&self, plans: &[Plan], tried: &HashMap<usize, PlanError>) {
-        let mut groups = HashSet::new();
+        let (mut seen, mut groups) = (HashSet::new(), Vec::new());
         for (index, plan) in plans.iter().enumerate().filter(|(_, plan)| plan.rest.calendar.is_some() && plan.enabled) {
             let Some(there) = self.shared.registry().find(&plan.id).cloned() else { continue };
             if tried.contains_key(&index) || there.generation().is_none() {
@@ -310,7 +310,10 @@ impl Inner {
             if there.state() == state::FAILED {
                 there.activate();
             }
-            groups.insert(GroupKey::of(&there));
+            let key = GroupKey::of(&there);
+            if seen.insert(key.clone()) {
+                groups.push(key);
+            }
         }
         if !groups.is_empty() {
             self.shared.timer.send(TimerMail::Revive(groups));

@@ -16,8 +16,8 @@ use crate::time::Timestamp;
 
 impl Scheduler {
     /// Reconciles with `source` at once and then every `interval` of the scheduler's clock, until the scheduler closes.
-    /// Before that the builder's stale-sweep hook is called. A source that fails or panics is logged and counted, leaves
-    /// all plans as they are, and is asked again at the next interval.
+    /// Before that the builder's stale-sweep hook is called. A source that fails or panics, or whose set is refused as a
+    /// whole, is logged and counted, leaves all plans as they are, and is asked again at the next interval.
     ///
     /// # Errors
     /// `Ok` when the scheduler was closed; [`SchedulerError::Cancelled`] by `close_now`, [`SchedulerError::StaleSweep`]
@@ -89,9 +89,7 @@ impl<S: PlanSource> Loop<S> {
         let Some(inner) = self.inner.upgrade() else { return };
         match inner.reconcile(&plans, Guard::Ask) {
             Ok(_) | Err(SchedulerError::Stopped) => {}
-            Err(error) => {
-                log::error!(target: "timertask::reconcile", "{}: {error}; all plans stay as they are", self.shared.config.instance);
-            }
+            Err(error) => self.failed(&error.to_string()),
         }
     }
 
