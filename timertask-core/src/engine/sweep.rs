@@ -233,6 +233,10 @@ fn what_of(shared: &Shared, slot: &SlotRow, row: &PlanRow, now: Timestamp) -> Wh
         }
         return claim(plan, RunKind::CatchUp);
     }
+    if now < plan.due(at) {
+        // Given back by an instance whose clock was ahead; its time is still to come.
+        return WhatOf::Leave;
+    }
     if now <= plan.due(at).saturating_add(plan.policy.start_window) {
         return claim(plan, RunKind::Scheduled);
     }

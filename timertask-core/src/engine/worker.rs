@@ -48,7 +48,9 @@ impl Worker {
         let plan = &cell.plan;
         let late = cell.kind == RunKind::Scheduled && now > cell.due.saturating_add(plan.policy.start_window);
         let dropped = cell.kind != RunKind::Manual && plan.is_gone();
-        if late || dropped || self.shared.is_closing() || cell.check(now, mono).is_err() {
+        // An instance whose clock is off starts nothing, also where the claim's answer has just shown it.
+        let stopped = self.shared.is_closing() || self.shared.is_skewed();
+        if late || dropped || stopped || cell.check(now, mono).is_err() {
             let given_back = cell.step(phase::CLAIMED, phase::GIVEN_BACK);
             return given_back.then(|| Finished { cell: Arc::clone(cell), what: Finish::GivenBack });
         }
