@@ -18,9 +18,13 @@ struct Memory {
 
 impl Memory {
     fn fresh() -> Self {
+        Self::keeping(usize::MAX)
+    }
+
+    fn keeping(records: usize) -> Self {
         let clock = FakeClock::new();
         Self {
-            ledger: MemLedger::with_clock(Arc::new(clock.clone())).keeping(usize::MAX),
+            ledger: MemLedger::with_clock(Arc::new(clock.clone())).keeping(records),
             mutex: LocalMutex::with_clock(Arc::new(clock.clone())),
             clock,
         }
@@ -71,4 +75,26 @@ mod mutex {
 
 mod board {
     timertask_testkit::board_conformance!(super::Memory::fresh);
+}
+
+mod traces {
+    use timertask_testkit::conformance::traces;
+
+    use super::Memory;
+
+    // In two tests, for two processors.
+    #[test]
+    fn random_traces_break_no_promise() {
+        println!("{:?}", traces::traces(Memory::fresh, 0..500));
+    }
+
+    #[test]
+    fn nor_do_more_of_them() {
+        println!("{:?}", traces::traces(Memory::fresh, 500..1_000));
+    }
+
+    #[test]
+    fn nor_where_the_ledger_forgets_by_itself() {
+        println!("{:?}", traces::traces(|| Memory::keeping(5), 1_000..1_500));
+    }
 }

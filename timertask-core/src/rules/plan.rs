@@ -187,8 +187,10 @@ fn set_back(now: Timestamp, row: &PlanRow, max_skew: Duration) -> (Applied, Chan
     let target = now.trigger().max(row.low_water);
     let corrected = |at: Trigger| if at.timestamp() > limit { at.min(target) } else { at };
     let mut new = row.clone();
-    new.cursor = corrected(row.cursor);
     new.generation.effective_from = corrected(row.generation.effective_from);
+    // What lies before an effective-from that stays was another generation's: this one would never account for it again.
+    let floor = new.generation.effective_from.min(row.cursor);
+    new.cursor = corrected(row.cursor).max(floor);
     if new == *row {
         return unchanged();
     }

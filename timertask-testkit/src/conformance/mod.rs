@@ -54,6 +54,7 @@ pub mod ledger;
 mod list;
 pub mod mutex;
 mod probe;
+pub mod traces;
 
 use std::time::Duration;
 

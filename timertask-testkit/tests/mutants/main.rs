@@ -12,7 +12,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use timertask_testkit::FakeClock;
-use timertask_testkit::conformance::{self, LedgerHarness, Step};
+use timertask_testkit::conformance::{self, LedgerHarness, Step, traces};
 
 use ledger::MutantLedger;
 
@@ -160,4 +160,51 @@ fn no_mutant_is_caught_by_everything() {
         let caught = cases.iter().filter(|(_, case)| panics(|| case(&Harness::with(*mutant)))).count();
         assert!(caught * 2 < cases.len(), "{mutant:?}, meant for {meant:?}, fails {caught} of {}", cases.len());
     }
+}
+
+/// The faults that random traces find soon. The others break no promise by themselves (they start less than they should,
+/// or forget what only matters in a rare order of events), which is why each has a case of its own.
+const FOUND_BY_TRACES: &[Mutant] = &[
+    Mutant::ExpiryGrants,
+    Mutant::NoLowWater,
+    Mutant::RunNowMovesTheCursor,
+    Mutant::PurgePastTheCursor,
+    Mutant::AccountWithoutCompare,
+    Mutant::OpenMovesTheCursorBack,
+    Mutant::RerunWithoutALimit,
+    Mutant::FencePerSlot,
+    Mutant::FencesAsFloats,
+    Mutant::ClaimByUpsert,
+    Mutant::AStartedOpenSlotIsNotStarted,
+    Mutant::ForeignClaimsLeaveNoRange,
+    Mutant::TheCursorIgnoresGaps,
+    Mutant::TheCursorMovesBack,
+    Mutant::ALateSettlementWins,
+];
+
+/// The first seed whose trace breaks a promise.
+fn first_seed(mutant: Mutant, limit: u64) -> Option<u64> {
+    let breaks = |seed: &u64| {
+        panics(|| {
+            traces::trace(&Harness::with(mutant), *seed);
+        })
+    };
+    (0..limit).find(breaks)
+}
+
+#[test]
+fn traces_find_the_mutants_that_break_a_promise() {
+    let mut missed = Vec::new();
+    for mutant in FOUND_BY_TRACES {
+        match first_seed(*mutant, 300) {
+            Some(seed) => println!("{mutant:?}: {} traces", seed + 1),
+            None => missed.push(mutant),
+        }
+    }
+    assert!(missed.is_empty(), "{missed:?}");
+}
+
+#[test]
+fn traces_find_nothing_in_a_sound_store() {
+    println!("{:?}", traces::traces(Harness::sound, 0..200));
 }

@@ -384,6 +384,8 @@ proptest! {
         prop_assert_eq!(applied == Applied::Done, change.plan.is_some());
         prop_assert!(after.cursor <= row.cursor && after.generation.effective_from <= row.generation.effective_from);
         prop_assert!(after.cursor >= row.cursor.min(row.low_water), "low water is never passed");
+        let floor = row.cursor.min(after.generation.effective_from);
+        prop_assert!(after.cursor >= floor, "what the generation before had is not opened again");
         prop_assert_eq!(after.cursor < row.cursor, change.cut_ranges == Some(after.cursor));
         prop_assert!(after.cursor == row.cursor || row.cursor.timestamp() > now.saturating_add(max_skew));
     }

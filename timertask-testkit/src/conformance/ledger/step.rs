@@ -84,3 +84,19 @@ pub fn an_effective_from_in_the_future_is_set_back<H: Step>(harness: &H) {
     assert!(row.window_from <= Some(row.cursor));
     assert_eq!(row.generation.fingerprint, fingerprint(2));
 }
+
+/// Where the effective-from is within the skew and stays, the cursor goes back to it and no further: what lies before was
+/// another generation's, and its range record stays.
+pub fn a_set_back_stops_at_the_effective_from<H: Step>(harness: &H) {
+    let p = Probe::open(harness);
+    harness.pass_time(seconds(100));
+    assert_eq!(p.op(PlanOp::Open { fingerprint: fingerprint(2), replaces: None }), Applied::Done);
+    let from = p.row().generation.effective_from;
+    let ahead = ClaimRequest { fingerprint: fingerprint(2), prev: None, ..p.live(120) };
+    p.run(&ahead);
+    harness.step_back(SKEW / 2);
+    assert_eq!(p.op(PlanOp::SetBack { max_skew: SKEW }), Applied::Done);
+    let row = p.row();
+    assert_eq!((row.generation.effective_from, row.cursor), (from, from));
+    assert_eq!(p.ranges(), [(1, from.as_secs() - p.base, NotStarted::Edited)]);
+}
