@@ -129,9 +129,10 @@ fn file_id(_: &Path) -> Option<FileId> {
 pub(crate) fn refuse_network_file_system(path: &Path) -> Result<(), Fault> {
     // Linux only; elsewhere there is no such table, and the documentation's word has to do.
     let Ok(table) = fs::read_to_string("/proc/self/mountinfo") else { return Ok(()) };
+    // A link may lead elsewhere; of a file that does not exist yet the directory counts.
     let directory = path.parent().unwrap_or(Path::new("/"));
-    let directory = fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
-    match mounted_as(&table, &directory) {
+    let place = fs::canonicalize(path).or_else(|_| fs::canonicalize(directory)).unwrap_or_else(|_| path.to_owned());
+    match mounted_as(&table, &place) {
         Some(name) if is_shared(&name) => Err(Fault::new(
             StoreErrorKind::Misconfigured,
             format!(
@@ -144,15 +145,15 @@ pub(crate) fn refuse_network_file_system(path: &Path) -> Result<(), Fault> {
     }
 }
 
-/// The type of the file system that `directory` lies on, by the table of mounts: of the mount points above it the
-/// longest, and of several mounts on one point the last.
-fn mounted_as(table: &str, directory: &Path) -> Option<String> {
+/// The type of the file system that `place` lies on, by the table of mounts: of the mount points above it the longest,
+/// and of several mounts on one point the last.
+fn mounted_as(table: &str, place: &Path) -> Option<String> {
     let mut best: Option<(usize, &str)> = None;
     for line in table.lines() {
         let Some((mount, source)) = line.split_once(" - ") else { continue };
         let (Some(point), Some(name)) = (mount.split(' ').nth(4), source.split(' ').next()) else { continue };
         let point = unescape(point);
-        if directory.starts_with(&point) && best.is_none_or(|(longest, _)| point.len() >= longest) {
+        if place.starts_with(&point) && best.is_none_or(|(longest, _)| point.len() >= longest) {
             best = Some((point.len(), name));
         }
     }

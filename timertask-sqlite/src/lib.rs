@@ -52,7 +52,8 @@
 //!
 //! [`Options::in_application_file`] puts the ledger's tables (`timertask_…`) into the application's database, so that a
 //! job can end its run in its own transaction ([`Sqlite::end_in`]). Keep the application's own write transactions short:
-//! while one is open nobody claims, renews or ends anything.
+//! while one is open nobody claims, renews or ends anything. Keep its reading ones short too: the log (`…-wal`) grows as
+//! long as one is open.
 //!
 #![doc = include_str!("../docs/schema.md")]
 

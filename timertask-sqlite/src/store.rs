@@ -22,6 +22,9 @@ use crate::tables::Tables;
 use crate::writer::{GROUP, Urgency, Writer};
 use crate::{decide, query};
 
+/// How many plans are read in one snapshot.
+const READ_AT_ONCE: usize = 1024;
+
 /// A ledger, a mutex and a board in one SQLite file, shared by the processes of a host. Clones share its two connections.
 ///
 /// # Blocking
@@ -132,6 +135,18 @@ impl Sqlite {
         fault.into_store_error(&format!("{doing} in {}", self.path().display()))
     }
 
+    /// Reads in pieces: a snapshot that is held for long keeps the log from beginning anew.
+    fn read_plans(&self, requests: &[(PlanKey, PlanOp)]) -> Outcome<Vec<PlanState>> {
+        let mut all = Answer { now: self.0.clock.now(), value: Vec::with_capacity(requests.len()) };
+        for piece in requests.chunks(READ_AT_ONCE) {
+            let read = |t: &Tables<'_>| piece.iter().map(|(key, op)| decide::plan(t, key, op)).collect();
+            let answer = self.snapshot::<Vec<_>>("read plans", read)?;
+            all.now = answer.now;
+            all.value.extend(answer.value);
+        }
+        Ok(all)
+    }
+
     /// Carries out a group in pieces, so that a large one neither holds the write lock for long nor keeps renewals
     /// waiting.
     fn pieces<R, T>(
@@ -174,8 +189,7 @@ impl Ledger for Sqlite {
 
     fn plan(&self, requests: &[(PlanKey, PlanOp)]) -> Outcome<Vec<PlanState>> {
         if requests.iter().all(|(_, op)| *op == PlanOp::Read) {
-            return self
-                .snapshot("read plans", |t| requests.iter().map(|(key, op)| decide::plan(t, key, op)).collect());
+            return self.read_plans(requests);
         }
         self.pieces("write plans", Urgency::Normal, requests, |t, (key, op)| decide::plan(t, key, op))
     }

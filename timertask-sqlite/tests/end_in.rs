@@ -67,9 +67,9 @@ fn child() {
         await_word();
         Ok(())
     };
-    let scheduler = Scheduler::builder(job).store(store).start().unwrap();
+    let scheduler = Scheduler::builder(job).concurrency(1).store(store).start().unwrap();
     scheduler.reconcile([Plan::new("bill", "@every 1s")]).unwrap();
-    // The parent kills this process.
+    // The only worker hangs in the job; the parent kills this process.
     loop {
         std::thread::park();
     }

@@ -7,12 +7,16 @@ mod common;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::*;
 use rusqlite::Connection;
 use timertask_core::seam::{Claim, Ledger, StoreError, StoreErrorKind};
+use timertask_core::{Plan, Run, Scheduler};
 use timertask_sqlite::{Sqlite, rusqlite};
+use timertask_testkit::FakeClock;
 
 const SHORT: Duration = Duration::from_millis(40);
 
@@ -152,8 +156,11 @@ fn rights_of_the_file() {
     use std::os::unix::fs::PermissionsExt;
     let dir = TempDir::new();
     let path = dir.path("a.db");
-    drop(store_at(&path));
-    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let store = store_at(&path);
+    for name in ["a.db", "a.db-wal", "a.db-shm"] {
+        assert_eq!(fs::metadata(dir.path(name)).unwrap().permissions().mode() & 0o777, 0o600, "{name}");
+    }
+    drop(store);
     if is_root() {
         // Root passes all permission bits; the mount of the test above is what stops it.
         return;
@@ -398,4 +405,40 @@ fn one_corrupt_row_does_not_fail_the_calls_beside_it() {
             granted(good.join().unwrap());
         }
     });
+}
+
+/// Row 10: a failed answer of the store was followed by a run. Here the store is one that cannot be written to for a while,
+/// and one whose file is gone.
+#[test]
+fn fault_10_no_run_follows_a_fault_of_the_file() {
+    let dir = TempDir::new();
+    let path = dir.path("a.db");
+    let clock = FakeClock::new();
+    let store = Sqlite::options().clock(clock.clone()).busy_deadline(Duration::from_millis(1)).open(&path).unwrap();
+    let entered = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&entered);
+    let job = move |_: &Run| {
+        count.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    };
+    let scheduler = Scheduler::builder(job).clock(clock.clone()).store(store).start().unwrap();
+    scheduler.reconcile([Plan::new("p", "@every 1m")]).unwrap();
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(entered.load(Ordering::SeqCst), 1);
+
+    let holder = Connection::open(&path).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    clock.advance(Duration::from_secs(150));
+    assert_eq!(entered.load(Ordering::SeqCst), 1, "nothing starts where the ledger does not answer");
+    assert!(!scheduler.health().store_reachable);
+    // A slot whose window is open starts then; the one before is made up for, once, or accounted for.
+    holder.execute_batch("ROLLBACK").unwrap();
+    clock.advance(Duration::from_secs(30));
+    assert!(entered.load(Ordering::SeqCst) > 1, "it goes on by itself");
+
+    let before = entered.load(Ordering::SeqCst);
+    drop(holder);
+    fs::remove_file(&path).unwrap();
+    clock.advance(Duration::from_secs(600));
+    assert_eq!(entered.load(Ordering::SeqCst), before, "nothing starts by a file that is not the ledger any more");
 }
