@@ -75,11 +75,6 @@ impl<T> Slab<T> {
         self.places.get_mut(place as usize)
     }
 
-    /// How many places there are, free ones included.
-    pub(super) fn places(&self) -> u32 {
-        index(self.places.len())
-    }
-
     /// How many places are in use.
     pub(super) fn used(&self) -> usize {
         self.places.len() - self.free.len()

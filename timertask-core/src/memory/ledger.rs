@@ -167,7 +167,7 @@ fn lapsed(
 ) -> Result<Page, StoreError> {
     let from = after.map_or(Ok(0), |token| token.0.parse::<u32>()).map_err(|_| foreign_token())?;
     let mut page = Page::default();
-    for number in state.slots.numbers(from) {
+    for number in state.slots.unfinished_from(from) {
         let Some((plan, row)) = state.slots.get(number) else { continue };
         if !rules::lapsed(now, row, max_skew) || state.plans.namespace(plan) != namespace {
             continue;

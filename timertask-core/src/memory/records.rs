@@ -43,7 +43,11 @@ struct Place {
 
 /// All slot rows.
 #[derive(Debug)]
-pub(super) struct Slots(Slab<Place>);
+pub(super) struct Slots {
+    places: Slab<Place>,
+    /// A bit for each number: whether a running or open row stands there, so that a sweep looks at no finished ones.
+    unfinished: Vec<u64>,
+}
 
 /// A slot row of a moment; void once that row is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,35 +58,56 @@ pub(super) struct Note {
 
 impl Slots {
     pub(super) const fn new() -> Self {
-        Self(Slab::new())
+        Self { places: Slab::new(), unfinished: Vec::new() }
     }
 
     pub(super) fn used(&self) -> usize {
-        self.0.used()
+        self.places.used()
     }
 
-    /// The numbers from `from` on that may hold a row.
-    pub(super) fn numbers(&self, from: u32) -> std::ops::Range<u32> {
-        from..self.0.places()
+    /// The numbers from `from` on at which a running or open row stands, rising.
+    pub(super) fn unfinished_from(&self, from: u32) -> impl Iterator<Item = u32> {
+        let first = from / 64;
+        let words = self.unfinished.iter().zip(0..).skip(first as usize);
+        words.flat_map(move |(word, at): (&u64, u32)| {
+            let mut left = if at == first { word & (u64::MAX << (from % 64)) } else { *word };
+            std::iter::from_fn(move || {
+                let bit = (left != 0).then(|| left.trailing_zeros())?;
+                left &= left - 1;
+                Some(at * 64 + bit)
+            })
+        })
+    }
+
+    fn mark(&mut self, slot: u32, unfinished: bool) {
+        let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
+        if word >= self.unfinished.len() {
+            self.unfinished.resize(word + 1, 0);
+        }
+        if unfinished {
+            self.unfinished[word] |= bit;
+        } else {
+            self.unfinished[word] &= !bit;
+        }
     }
 
     /// The plan and the row at a number; `None` where it is free.
     pub(super) fn get(&self, slot: u32) -> Option<(u32, &SlotRow)> {
-        let place = self.0.get(slot);
+        let place = self.places.get(slot);
         place.row.as_ref().map(|row| (place.plan, row))
     }
 
     fn row(&self, slot: u32) -> Option<&SlotRow> {
-        self.0.get(slot).row.as_ref()
+        self.places.get(slot).row.as_ref()
     }
 
     pub(super) fn note(&self, slot: u32) -> Note {
-        Note { slot, term: self.0.get(slot).term }
+        Note { slot, term: self.places.get(slot).term }
     }
 
     /// The plan and the row that `note` was about, where it still stands.
     pub(super) fn noted(&self, note: Note) -> Option<(u32, &SlotRow)> {
-        if self.0.get(note.slot).term == note.term { self.get(note.slot) } else { None }
+        if self.places.get(note.slot).term == note.term { self.get(note.slot) } else { None }
     }
 
     fn compare(&self, slot: u32, at: Trigger, request: Option<&RequestId>) -> Ordering {
@@ -121,7 +146,7 @@ impl Slots {
             Some(slot) => slot,
             None => {
                 let place = self.place(of, row.key.at, row.key.request.as_ref());
-                let slot = self.0.take(|| Place { row: None, plan, term: 0, unfinished: 0 });
+                let slot = self.places.take(|| Place { row: None, plan, term: 0, unfinished: 0 });
                 let (Ok(i) | Err(i)) = place;
                 if i == of.slots.len() {
                     of.slots.push_back(slot)
@@ -131,7 +156,7 @@ impl Slots {
                 slot
             }
         };
-        let to = self.0.get_mut(slot);
+        let to = self.places.get_mut(slot);
         let was = to.row.replace(row).map(|row| row.state);
         to.plan = plan;
         if was.is_some_and(unfinished) {
@@ -142,6 +167,7 @@ impl Slots {
             to.unfinished = of.unfinished.len();
             of.unfinished.push(slot);
         }
+        self.mark(slot, unfinished(is));
         of.running += usize::from(is == SlotState::Running);
         of.running -= usize::from(was == Some(SlotState::Running));
         let finished = |state: SlotState| isize::from(!unfinished(state));
@@ -149,20 +175,20 @@ impl Slots {
     }
 
     fn leave_unfinished(&mut self, of: &mut Records, slot: u32) {
-        let i = self.0.get(slot).unfinished;
+        let i = self.places.get(slot).unfinished;
         of.unfinished.swap_remove(i);
         if let Some(moved) = of.unfinished.get(i) {
-            self.0.get_mut(*moved).unfinished = i;
+            self.places.get_mut(*moved).unfinished = i;
         }
     }
 
     /// Deletes the plan's `n` oldest rows, all finished.
     pub(super) fn delete_oldest(&mut self, of: &mut Records, n: usize) {
         for slot in of.slots.drain(..n) {
-            let place = self.0.get_mut(slot);
+            let place = self.places.get_mut(slot);
             place.row = None;
             place.term = place.term.wrapping_add(1);
-            self.0.leave(slot);
+            self.places.leave(slot);
         }
     }
 }

@@ -219,6 +219,11 @@ impl FakeClock {
         self.0.line.lock().log.note(wall, text);
     }
 
+    /// As [`note`](Self::note), made here.
+    pub(crate) fn note_with(&self, text: impl FnOnce() -> String) {
+        self.note(&text());
+    }
+
     /// How many rooms it drives.
     #[must_use]
     pub fn rooms(&self) -> usize {
