@@ -1,0 +1,135 @@
+//! What a cluster is made of, before it starts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use timertask_core::clock::Clock;
+use timertask_core::time::Timestamp;
+use timertask_core::{BoxError, Builder, Job, Ledger, MemLedger, Plan, Run};
+
+use super::Cluster;
+use crate::clock::FakeClock;
+
+pub(super) type Open = Box<dyn Fn(Arc<dyn Clock>) -> Arc<dyn Ledger> + Send>;
+pub(super) type Configure = Box<dyn Fn(usize, Builder) -> Builder + Send>;
+
+/// What a [`Cluster`] is made of: by default one instance, a fixed order, a [`MemLedger`] that forgets nothing, no plans,
+/// and a job that does nothing.
+#[must_use = "nothing starts before `build`"]
+pub struct ClusterBuilder {
+    pub(super) instances: usize,
+    pub(super) seed: Option<u64>,
+    pub(super) start: Option<Timestamp>,
+    pub(super) stagger: Duration,
+    pub(super) open: Option<Open>,
+    pub(super) plans: Vec<Plan>,
+    pub(super) job: Arc<dyn Job>,
+    pub(super) configure: Configure,
+    pub(super) labels: Box<dyn Fn(usize) -> String + Send>,
+    pub(super) concurrency: usize,
+}
+
+impl ClusterBuilder {
+    pub(super) fn new() -> Self {
+        Self {
+            instances: 1,
+            seed: None,
+            start: None,
+            stagger: Duration::ZERO,
+            open: None,
+            plans: Vec::new(),
+            job: Arc::new(|_: &Run| -> Result<(), BoxError> { Ok(()) }),
+            configure: Box::new(|_, builder| builder),
+            labels: Box::new(|index| format!("instance-{index}")),
+            concurrency: 4,
+        }
+    }
+
+    /// How many schedulers.
+    pub fn instances(mut self, n: usize) -> Self {
+        self.instances = n;
+        self
+    }
+
+    /// Chooses by this seed who runs next; the same seed gives the same run.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// When the clock starts; 2026-01-01T00:00:00Z unless set.
+    pub fn starting_at(mut self, start: impl Into<Timestamp>) -> Self {
+        self.start = Some(start.into());
+        self
+    }
+
+    /// Lets so much time pass between the starts of two instances.
+    pub fn stagger(mut self, d: Duration) -> Self {
+        self.stagger = d;
+        self
+    }
+
+    /// The store that all share. Called once for each start of an instance, with that instance's clock, which may be
+    /// skewed: a store whose time is its own (a server) is opened once before, on a clock of its own, and cloned here; one
+    /// that tells time by its host (a file) takes the clock. Also called once for the cluster itself, for what
+    /// [`Cluster::check`] reads.
+    ///
+    /// A store that waits for another process of the same host, such as a locked file, never has to: one instance runs at
+    /// a time.
+    pub fn store<L: Ledger + 'static>(mut self, open: impl Fn(Arc<dyn Clock>) -> L + Send + 'static) -> Self {
+        self.open = Some(Box::new(move |clock| Arc::new(open(clock))));
+        self
+    }
+
+    /// The plans of the first reconcile.
+    pub fn plans(mut self, plans: impl IntoIterator<Item = Plan>) -> Self {
+        self.plans.extend(plans);
+        self
+    }
+
+    /// The job of all instances; `Jobs` routes by name. It is recorded by itself: see [`Cluster::starts`].
+    pub fn job(mut self, job: impl Job + 'static) -> Self {
+        self.job = Arc::new(job);
+        self
+    }
+
+    /// Workers of each instance; 4 unless set.
+    pub fn concurrency(mut self, workers: usize) -> Self {
+        self.concurrency = workers;
+        self
+    }
+
+    /// The label of each instance, by its number. Labels may be equal: they prove nothing.
+    pub fn labels(mut self, label: impl Fn(usize) -> String + Send + 'static) -> Self {
+        self.labels = Box::new(label);
+        self
+    }
+
+    /// The last word on each scheduler's builder, by the instance's number: policies, an observer. Clock, ledger, label
+    /// and concurrency are the cluster's.
+    pub fn configure(mut self, f: impl Fn(usize, Builder) -> Builder + Send + 'static) -> Self {
+        self.configure = Box::new(f);
+        self
+    }
+
+    /// Starts the instances, one after the other, and reconciles the plans on each.
+    ///
+    /// # Panics
+    /// Where one does not start, or refuses the plans.
+    ///
+    /// # Blocking
+    /// Until all are at rest.
+    #[must_use]
+    pub fn build(self) -> Cluster {
+        let mut clock = self.seed.map_or_else(FakeClock::new, FakeClock::seeded);
+        if let Some(start) = self.start {
+            clock = clock.starting_at(start);
+        }
+        Cluster::start(clock, self)
+    }
+
+    pub(super) fn default_store(clock: &FakeClock) -> Open {
+        let ledger = MemLedger::with_clock(Arc::new(clock.clone())).keeping(usize::MAX);
+        Box::new(move |_| Arc::new(ledger.clone()))
+    }
+}
