@@ -179,6 +179,14 @@ impl Around {
             t = prev;
         }
         assert!(back.iter().rev().eq(want.iter()), "{} back", what());
+        // From instants that are no trigger points, in and beside gap and fold.
+        for step in -12..=12 {
+            let t = self.change + TimeDelta::seconds(step * 1_007);
+            let next = schedule.next_after(t).filter(|next| *next < self.upto);
+            assert_eq!(next, want.range(t + TimeDelta::seconds(1)..).next().copied(), "{} after {t}", what());
+            let prev = schedule.prev_before(t).filter(|prev| *prev > self.from);
+            assert_eq!(prev, want.range(..t).next_back().copied(), "{} before {t}", what());
+        }
         for occurrence in forward {
             let local = occurrence.local.naive_local();
             let fits = match (occurrence.note, self.image(local)) {
