@@ -81,7 +81,7 @@ fn any_schedule() -> impl Strategy<Value = (Schedule, String)> {
         let mut random = Random::new(seed);
         let text = match random.below(8) {
             0 => format!("@every {}s", 1 + random.below(1_000_000)),
-            1 => format!("quartz:{}", random.quartz()),
+            1 => format!("quartz:{}{}", random.quartz(), random.pick(&["", " 2001-2030", " 2024/2", " 1999,2041"])),
             _ => random.five(),
         };
         let options = ScheduleOptions::new().zone(zone.parse().unwrap()).dst(dst);

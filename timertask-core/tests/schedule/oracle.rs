@@ -168,6 +168,13 @@ impl Around {
         set.into_iter().filter(|t| *t > self.from && *t < self.upto).collect()
     }
 
+    /// What a gap swallowed is what has no image, where such times are skipped.
+    fn check_swallowed(&self, schedule: &Schedule, images: &[Image], gap: Gap) {
+        let gone = images.iter().filter(|image| matches!(image, Image::Gone { .. })).count();
+        let lost = schedule.swallowed(self.from).take_while(|lost| lost.gap_ends < self.upto).count();
+        assert_eq!(lost, if gap == Gap::Skip { gone } else { 0 }, "{} {schedule:?}", self.change);
+    }
+
     /// All instants of a schedule, forward and back, and their notes.
     fn check(&self, schedule: &Schedule, want: &BTreeSet<DateTime<Utc>>, what: &dyn Fn() -> String) {
         let forward: Vec<_> = schedule.between(self.from, self.upto - TimeDelta::seconds(1)).collect();
@@ -251,6 +258,7 @@ fn run(
                     let schedule = ScheduleOptions::new().zone(*zone).dst(dst).parse(&expression).expect("valid");
                     let (gap, fold) = pair(dst, &expression);
                     let want = around.instants(&images, gap, fold);
+                    around.check_swallowed(&schedule, &images, gap);
                     around.check(&schedule, &want, &|| format!("{zone} {change} {dst} {expression}"));
                 }
             }
