@@ -12,7 +12,9 @@ const APPLICATION_ID: i64 = 0x746d_746b;
 /// The layout that this version of the library reads and writes; also the file's `user_version`.
 pub(crate) const LAYOUT: i64 = 1;
 
-/// What brings a file from layout `n` to `n + 1`.
+/// What brings a file from layout `n` to `n + 1`; there are as many as there are layouts.
+type Steps<'s> = &'s [&'s str];
+
 const STEPS: [&str; LAYOUT as usize] = [include_str!("schema.sql")];
 
 /// The id of the store in a file: random, made with it.
@@ -30,15 +32,20 @@ pub(crate) enum Home {
 /// Looks at the file and, only where it must, creates the tables or brings them forward. An up-to-date file is not
 /// written to, so that opening never waits for another process's write.
 pub(crate) fn prepare(connection: &Connection, home: Home) -> Result<StoreId, Fault> {
-    if let Some(id) = up_to_date(connection, home)? {
+    prepare_by(connection, home, &STEPS)
+}
+
+fn prepare_by(connection: &Connection, home: Home, steps: Steps<'_>) -> Result<StoreId, Fault> {
+    let layout = i64::try_from(steps.len()).unwrap_or(i64::MAX);
+    if let Some(id) = up_to_date(connection, home, layout)? {
         return wal(connection).map(|()| id);
     }
     wal(connection)?;
     connection.execute_batch("BEGIN IMMEDIATE")?;
     // Another process may have been first.
-    let done = match up_to_date(connection, home) {
+    let done = match up_to_date(connection, home, layout) {
         Ok(Some(id)) => Ok(id),
-        Ok(None) => migrate(connection, home),
+        Ok(None) => migrate(connection, home, steps, layout),
         Err(fault) => Err(fault),
     };
     match done {
@@ -89,16 +96,16 @@ impl Marks {
     }
 }
 
-/// The store's id where the file has our layout; `None` where it has to be made or brought forward.
-fn up_to_date(connection: &Connection, home: Home) -> Result<Option<StoreId>, Fault> {
+/// The store's id where the file has this layout; `None` where it has to be made or brought forward.
+fn up_to_date(connection: &Connection, home: Home, ours: i64) -> Result<Option<StoreId>, Fault> {
     let marks = Marks::read(connection)?;
     let own = marks.application == APPLICATION_ID;
     let version = if own { marks.version } else { 0 };
     let version = marks.store.as_ref().map_or(version, |(_, layout)| version.max(*layout));
-    if version > LAYOUT {
+    if version > ours {
         return Err(Fault::new(
             StoreErrorKind::SchemaTooNew,
-            format!("the file has layout {version}, this version of timertask-sqlite knows up to {LAYOUT}; update it"),
+            format!("the file has layout {version}, this version of timertask-sqlite knows up to {ours}; update it"),
         ));
     }
     match marks.store {
@@ -106,7 +113,7 @@ fn up_to_date(connection: &Connection, home: Home) -> Result<Option<StoreId>, Fa
             let bytes = id.len();
             let id = StoreId::try_from(id)
                 .map_err(|_| Fault::corrupt(format!("the store's id has {bytes} bytes instead of 16")))?;
-            Ok((version == LAYOUT).then_some(id))
+            Ok((version == ours).then_some(id))
         }
         None if own && version > 0 => Err(Fault::corrupt("the file is marked as a ledger, but its tables are missing")),
         None if own || home == Home::Application => Ok(None),
@@ -126,7 +133,7 @@ fn up_to_date(connection: &Connection, home: Home) -> Result<Option<StoreId>, Fa
     }
 }
 
-fn migrate(connection: &Connection, home: Home) -> Result<StoreId, Fault> {
+fn migrate(connection: &Connection, home: Home, steps: Steps<'_>, to: i64) -> Result<StoreId, Fault> {
     let marks = Marks::read(connection)?;
     let own = marks.application == APPLICATION_ID || home == Home::Own;
     let from = marks.store.as_ref().map_or(0, |(_, layout)| *layout);
@@ -134,7 +141,7 @@ fn migrate(connection: &Connection, home: Home) -> Result<StoreId, Fault> {
         Some((id, _)) => StoreId::try_from(id).map_err(|_| Fault::corrupt("the store's id does not have 16 bytes"))?,
         None => random_bits().to_be_bytes(),
     };
-    for (step, sql) in STEPS.iter().enumerate() {
+    for (step, sql) in steps.iter().enumerate() {
         if i64::try_from(step).is_ok_and(|step| step >= from) {
             connection.execute_batch(sql)?;
         }
@@ -142,14 +149,14 @@ fn migrate(connection: &Connection, home: Home) -> Result<StoreId, Fault> {
     connection.execute(
         "INSERT INTO timertask_store (one, id, layout) VALUES (1, ?1, ?2) \
          ON CONFLICT (one) DO UPDATE SET layout = excluded.layout",
-        params![id, LAYOUT],
+        params![id, to],
     )?;
     // A ledger that was made in an application's file stays a guest there, also for a handle that did not say so.
     if own && (from == 0 || marks.application == APPLICATION_ID) {
         connection.pragma_update(None, "application_id", APPLICATION_ID)?;
-        connection.pragma_update(None, "user_version", LAYOUT)?;
+        connection.pragma_update(None, "user_version", to)?;
     }
-    log::info!(target: "timertask::store", "layout {from} brought to {LAYOUT}");
+    log::info!(target: "timertask::store", "layout {from} brought to {to}");
     Ok(id)
 }
 
@@ -201,3 +208,7 @@ fn has_store(connection: &Connection) -> Result<bool, Fault> {
     let sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'timertask_store'";
     Ok(connection.query_row(sql, [], |row| row.get::<_, i64>(0))? > 0)
 }
+
+#[cfg(test)]
+#[path = "schema_tests.rs"]
+mod tests;
