@@ -126,10 +126,14 @@ struct Nonsense {
 }
 
 impl Nonsense {
+    fn every_other(&self) -> bool {
+        self.calls.fetch_add(1, Ordering::SeqCst).is_multiple_of(2)
+    }
+
     fn twist<T: Clone>(&self, outcome: Outcome<Vec<T>>) -> Outcome<Vec<T>> {
         let Answer { now, mut value } = outcome?;
         // Every other call, so that there is something to go on with.
-        if self.calls.fetch_add(1, Ordering::SeqCst) % 2 == 0 {
+        if self.every_other() {
             match self.mode {
                 "few" => drop(value.pop()),
                 "many" => value.extend(value.clone()),
@@ -149,7 +153,7 @@ impl Ledger for Nonsense {
     }
     fn plan(&self, requests: &[(PlanKey, PlanOp)]) -> Outcome<Vec<PlanState>> {
         let answer = self.inner.plan(requests)?;
-        if self.mode == "rowless" && self.calls.fetch_add(1, Ordering::SeqCst) % 2 == 0 {
+        if self.mode == "rowless" && self.every_other() {
             let value = answer.value.into_iter().map(|state| PlanState { row: None, ..state }).collect();
             return Ok(Answer { now: answer.now, value });
         }
@@ -169,7 +173,7 @@ impl Ledger for Nonsense {
         if self.mode == "endless" {
             answer.value.more = Some(timertask_core::seam::PageToken("0".to_owned()));
         }
-        assert!(self.mode != "panic" || self.calls.fetch_add(1, Ordering::SeqCst) % 2 == 0, "nonsense");
+        assert!(self.mode != "panic" || self.every_other(), "nonsense");
         Ok(answer)
     }
     fn purge(&self, _: &PlanKey, _: Retention, _: usize) -> Outcome<Purged> {
