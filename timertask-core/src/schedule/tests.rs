@@ -97,6 +97,23 @@ fn whatever_can_fire_is_found_within_the_steps() {
 }
 
 #[test]
+fn each_candidate_day_is_counted_both_ways() {
+    // From March 2004, leap days on a Sunday are 2032 and 1976: 28 Februaries away, of 28 or 29 days.
+    let rare = fields(1 << 29, 1 << 2, 1, Marks::default());
+    let from = Date { year: 2_004, month: 3, day: 1 }.days() * DAY;
+    for (left, found) in [(28 * 27, false), (28 * 30, true)] {
+        let steps = || {
+            let mut steps = Steps::new();
+            steps.take(12_000 - left).unwrap();
+            steps
+        };
+        assert_eq!(rare.next_local(from, None, &mut steps()).is_some(), found, "{left}");
+        let from = from - 40 * DAY;
+        assert_eq!(rare.prev_local(from, None, &mut steps()).is_some(), found, "{left} back");
+    }
+}
+
+#[test]
 fn what_cannot_fire_ends_after_the_steps() {
     let never = fields(1 << 30, 1 << 2, ALL_WEEKDAYS, Marks::default());
     assert!(!never.can_fire());
