@@ -1,10 +1,10 @@
 //! A clock that a test moves, and that drives the engine's rooms.
 //!
-//! * [`timeline`]: the state, and who is next
-//! * [`drive`]: giving turns, handing the driving role from thread to thread
-//! * [`wait`]: waits within turns, of the test's thread, of other threads
-//! * [`view`]: one instance's clock, with its skew, freeze and kill
-//! * [`trace`]: what was done in which order
+//! * `timeline`: the state, and who is next
+//! * `drive`: giving turns, handing the driving role from thread to thread
+//! * `wait`: waits within turns, of the test's thread, of other threads
+//! * `view`: one instance's clock, with its skew, freeze and kill
+//! * `trace`: what was done in which order
 
 mod drive;
 mod timeline;
