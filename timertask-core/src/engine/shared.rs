@@ -295,8 +295,9 @@ impl Shared {
             self.idle[number].store(true, Ordering::Release);
             fence(Ordering::SeqCst);
             let cell = take();
-            if cell.is_some() {
-                self.idle[number].store(false, Ordering::Release);
+            // Woken meanwhile for another run than the one it found: the call is passed on.
+            if cell.is_some() && !self.idle[number].swap(false, Ordering::AcqRel) {
+                self.wake_workers(1);
             }
             cell
         })
