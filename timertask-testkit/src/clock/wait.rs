@@ -8,7 +8,7 @@ use std::thread::{self, ThreadId};
 use timertask_core::clock::{Signal, Until, Wake};
 
 use super::drive::{Killed, driving};
-use super::timeline::{Due, Goal, Participant, State, Timeline, ViewShared};
+use super::timeline::{Due, Goal, NEVER, Participant, State, Timeline, ViewShared};
 
 /// Takes a thread off the lists of the clocks it has waited on when it ends, so that no rest waits for it.
 struct OffTheList(RefCell<Vec<Weak<Timeline>>>);
@@ -30,7 +30,14 @@ impl Drop for OffTheList {
 impl Timeline {
     pub(super) fn wait(self: &Arc<Self>, view: &ViewShared, signal: &Signal, until: Option<Until>) -> Wake {
         if let Some(me) = driving(self) {
-            return match self.wait_within(me, signal, Due::new(until), false) {
+            let mut due = Due::new(until);
+            if me.view != view.index {
+                // Said in terms of another view's clocks than that of the room that waits.
+                let state = self.lock();
+                let (_, at) = state.instant(self, view.index, due);
+                due = if at == NEVER { Due::Never } else { Due::Mono(at.saturating_sub(state.views[me.view].lag)) };
+            }
+            return match self.wait_within(me, signal, due, false) {
                 Some(wake) => wake,
                 None => die(),
             };

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use timertask_core::clock::Clock;
-use timertask_core::time::Timestamp;
 use timertask_core::{BoxError, Builder, Job, Ledger, MemLedger, Plan, Run};
 
 use super::Cluster;
@@ -18,8 +17,7 @@ pub(super) type Configure = Box<dyn Fn(usize, Builder) -> Builder + Send>;
 #[must_use = "nothing starts before `build`"]
 pub struct ClusterBuilder {
     pub(super) instances: usize,
-    pub(super) seed: Option<u64>,
-    pub(super) start: Option<Timestamp>,
+    pub(super) clock: FakeClock,
     pub(super) stagger: Duration,
     pub(super) open: Option<Open>,
     pub(super) plans: Vec<Plan>,
@@ -33,8 +31,7 @@ impl ClusterBuilder {
     pub(super) fn new() -> Self {
         Self {
             instances: 1,
-            seed: None,
-            start: None,
+            clock: FakeClock::new(),
             stagger: Duration::ZERO,
             open: None,
             plans: Vec::new(),
@@ -51,15 +48,14 @@ impl ClusterBuilder {
         self
     }
 
-    /// Chooses by this seed who runs next; the same seed gives the same run.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
-        self
+    /// Chooses by this seed who runs next; the same seed gives the same run. In the place of [`clock`](Self::clock).
+    pub fn seed(self, seed: u64) -> Self {
+        self.clock(FakeClock::seeded(seed))
     }
 
-    /// When the clock starts; 2026-01-01T00:00:00Z unless set.
-    pub fn starting_at(mut self, start: impl Into<Timestamp>) -> Self {
-        self.start = Some(start.into());
+    /// The clock, for a test that wants it before the cluster is there: for its jobs, or with a start of its own.
+    pub fn clock(mut self, clock: FakeClock) -> Self {
+        self.clock = clock;
         self
     }
 
@@ -121,11 +117,7 @@ impl ClusterBuilder {
     /// Until all are at rest.
     #[must_use]
     pub fn build(self) -> Cluster {
-        let mut clock = self.seed.map_or_else(FakeClock::new, FakeClock::seeded);
-        if let Some(start) = self.start {
-            clock = clock.starting_at(start);
-        }
-        Cluster::start(clock, self)
+        Cluster::start(self)
     }
 
     pub(super) fn default_store(clock: &FakeClock) -> Open {

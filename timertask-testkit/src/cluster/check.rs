@@ -191,7 +191,7 @@ impl Evidence<'_> {
             for slot in &plan.slots {
                 self.check_slot(plan, slot, starts.get(&slot.key).map_or(&[], Vec::as_slice), now, &mut found);
             }
-            let excused = paused || catching_up || !self.free_worker || plan.row.pause.is_some() || plan.row.closed;
+            let excused = paused || catching_up || !self.free_worker || plan.row.pause.is_some();
             self.check_expected(plan, now, excused, &mut summary, &mut found);
         }
         let rows: HashMap<&SlotKey, &PlanRows> =
@@ -340,6 +340,8 @@ impl Evidence<'_> {
                         let text = format!("unaccounted, and the cursor has passed it ({})", plan.row.cursor);
                         found.push(Violation::of_slot(Promise::Accounted, &slot_of(plan, at), text));
                     }
+                    // Closed some time ago: what came after belongs to nobody until it is opened again.
+                    None if plan.row.closed => summary.expected -= 1,
                     None => {
                         summary.pending += 1;
                         let closes = at.timestamp().saturating_add(expected.window);

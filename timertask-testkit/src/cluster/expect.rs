@@ -1,7 +1,7 @@
 //! What tests ask of a cluster. Each says, where it fails, which slot it was and which instances ran it.
 
 use timertask_core::key::{PlanId, PlanKey, SlotKey};
-use timertask_core::seam::{RunKind, SlotRow, SlotState};
+use timertask_core::seam::{NotStarted, RangeRow, RunKind, SlotRow, SlotState};
 use timertask_core::time::{Timestamp, Trigger};
 
 use super::check::{Evidence, Summary, Violation, history, list};
@@ -28,6 +28,18 @@ impl Cluster {
     pub fn rows(&self, plan: &str) -> Vec<SlotRow> {
         match history(self.ledger(), &self.key(plan)) {
             Ok((slots, _)) => slots,
+            Err(error) => panic!("the store cannot be read: {error}"),
+        }
+    }
+
+    /// The ledger's range records of a plan, by time.
+    ///
+    /// # Panics
+    /// Where the store cannot be read, or the id is none.
+    #[must_use]
+    pub fn ranges(&self, plan: &str) -> Vec<RangeRow> {
+        match history(self.ledger(), &self.key(plan)) {
+            Ok((_, ranges)) => ranges,
             Err(error) => panic!("the store cannot be read: {error}"),
         }
     }
@@ -113,6 +125,28 @@ impl Cluster {
             ),
             None => panic!("slot {key} has no row, and should be {state} ({})", self.replay()),
         }
+    }
+
+    /// The slot was not started, for this reason: it has a row that says so, or none and lies in such a range record.
+    ///
+    /// # Panics
+    /// Where it is not so.
+    pub fn expect_not_started(&self, plan: &str, at: impl Into<Trigger>, reason: NotStarted) {
+        let key = SlotKey { plan: self.key(plan), at: at.into(), request: None };
+        let row = self.rows(plan).into_iter().find(|row| row.key == key);
+        let found = match row {
+            Some(row) if row.state == SlotState::NotStarted(reason) => return,
+            Some(row) => format!("is {}", row.state),
+            None => {
+                let ranges = self.ranges(plan);
+                match ranges.iter().find(|r| r.first <= key.at && key.at <= r.last) {
+                    Some(range) if range.reason == reason => return,
+                    Some(range) => format!("lies in a range ({})", range.reason),
+                    None => "has neither row nor range".to_owned(),
+                }
+            }
+        };
+        panic!("slot {key} {found}, and should not have been started ({reason}; {})", self.replay());
     }
 
     /// Verifies every promise over the whole store, the jobs' own log, and the order of what the store was asked; counts

@@ -95,7 +95,8 @@ impl Cluster {
         ClusterBuilder::new()
     }
 
-    fn start(clock: FakeClock, builder: ClusterBuilder) -> Self {
+    fn start(builder: ClusterBuilder) -> Self {
+        let clock = builder.clock;
         let open = builder.open.unwrap_or_else(|| ClusterBuilder::default_store(&clock));
         let witness = Witness::default();
         let ledger = Witnessed { ledger: open(Arc::new(clock.clone())), witness: witness.clone() };
