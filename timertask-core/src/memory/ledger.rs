@@ -97,17 +97,23 @@ impl Ledger for MemLedger {
 
     fn claim(&self, requests: &[ClaimRequest]) -> Outcome<Vec<Claim>> {
         let (now, mut state) = self.enter();
-        Ok(Answer { now, value: requests.iter().map(|request| state.claim(now, request)).collect() })
+        let plans = state.find_all(requests.iter().map(|request| &request.key.plan));
+        let claims = requests.iter().zip(plans).map(|(request, plan)| state.claim(now, request, plan));
+        Ok(Answer { now, value: claims.collect() })
     }
 
     fn renew(&self, terms: &[Term], ttl: Duration) -> Outcome<Vec<Renewal>> {
         let (now, mut state) = self.enter();
-        Ok(Answer { now, value: terms.iter().map(|term| state.renew(now, term, ttl)).collect() })
+        let plans = state.find_all(terms.iter().map(|term| &term.key.plan));
+        let renewals = terms.iter().zip(plans).map(|(term, plan)| state.renew(now, term, ttl, plan));
+        Ok(Answer { now, value: renewals.collect() })
     }
 
     fn end(&self, requests: &[EndRequest]) -> Outcome<Vec<Ended>> {
         let (now, mut state) = self.enter();
-        Ok(Answer { now, value: requests.iter().map(|request| state.end(now, request)).collect() })
+        let plans = state.find_all(requests.iter().map(|request| &request.key.plan));
+        let ends = requests.iter().zip(plans).map(|(request, plan)| state.end(now, request, plan));
+        Ok(Answer { now, value: ends.collect() })
     }
 
     fn read(&self, query: &Query) -> Outcome<Page> {
