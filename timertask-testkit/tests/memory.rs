@@ -78,7 +78,10 @@ mod board {
 }
 
 mod traces {
-    use timertask_testkit::conformance::traces;
+    use std::time::Duration;
+
+    use timertask_core::clock::{Clock, SystemClock};
+    use timertask_testkit::conformance::traces::{self, Tally};
 
     use super::Memory;
 
@@ -91,6 +94,22 @@ mod traces {
     #[test]
     fn nor_do_more_of_them() {
         println!("{:?}", traces::traces(Memory::fresh, 500..1_000));
+    }
+
+    /// The long form: as many traces as fit into the time given.
+    #[test]
+    fn soak_traces_of_the_ledger() {
+        let seconds = std::env::var("TIMERTASK_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+        let until = SystemClock.monotonic() + Duration::from_secs(seconds);
+        let mut tally = Tally::default();
+        // Seeds that the short form does not use.
+        for first in (10_000..).step_by(100) {
+            tally += traces::traces(Memory::fresh, first..first + 100);
+            if SystemClock.monotonic() >= until {
+                break;
+            }
+        }
+        println!("{tally:?}");
     }
 
     #[test]
