@@ -8,6 +8,11 @@ use chrono::TimeDelta;
 use common::*;
 use std::sync::Arc;
 use std::time::Duration;
+use timertask_core::key::PlanKey;
+use timertask_core::seam::{
+    Claim, ClaimRequest, Durability, EndRequest, Ended, Ledger, Outcome, Page, PlanOp, PlanState, Purged, Query,
+    Renewal, Retention, StoreError, Term,
+};
 use timertask_core::{CatchUp, MemLedger, Plan, Run, Scheduler, StoreErrorKind};
 use timertask_testkit::{Call, FakeClock, Fault, Faulty};
 
@@ -302,6 +307,88 @@ fn after_an_outage_inside_the_start_window_the_newest_slot_starts_and_not_the_ol
     assert!(unaccounted(&ledger, "p", "*/10 * * * * *", t("00:00:00"), t("00:01:20")).is_empty());
     let tally = tally(&ledger, "p");
     assert_eq!(tally.get("not started (overlap)"), None, "{tally:?}");
+}
+
+#[test]
+fn after_an_outage_of_lost_requests_the_newest_slot_starts_too() {
+    for fault in [Fault::LostRequest, Fault::LostAnswer, Fault::Error(StoreErrorKind::Busy)] {
+        let clock = FakeClock::new();
+        let ledger = ledger(&clock);
+        let faulty = Faulty::new(ledger.clone(), Arc::new(clock.clone()));
+        let log = Log::default();
+        let scheduler =
+            Scheduler::builder(worker(&log, secs(5))).clock(clock.clone()).ledger(faulty.clone()).start().unwrap();
+        scheduler.reconcile([Plan::new("p", "*/10 * * * * *"), minutely("q")]).unwrap();
+        clock.advance(secs(5));
+        faulty.on_any().always(fault.clone());
+        clock.advance(secs(38));
+        faulty.heal();
+        clock.advance(secs(4));
+        // One whose grant had only not been heard of is given back for it.
+        assert_eq!(log.lines(), ["p 00:00:40"], "{fault:?}");
+        clock.advance(secs(100));
+        assert!(unaccounted(&ledger, "p", "*/10 * * * * *", t("00:00:00"), t("00:01:20")).is_empty());
+        let tally = tally(&ledger, "p");
+        assert_eq!(tally.get("orphaned"), None, "{fault:?} {:?}", story(&ledger, "p"));
+    }
+}
+
+#[test]
+fn after_a_store_was_lost_nothing_of_the_past_fires_and_plans_are_opened_again() {
+    let clock = FakeClock::new();
+    let log = Log::default();
+    let store = Arc::new(std::sync::Mutex::new(ledger(&clock)));
+    let scheduler = Scheduler::builder(recorder(&log))
+        .clock(clock.clone())
+        .ledger(Replaceable(Arc::clone(&store)))
+        .start()
+        .unwrap();
+    scheduler.reconcile([minutely("p"), Plan::new("q", "30 * * * * *")]).unwrap();
+    clock.advance(secs(185));
+    log.take();
+    let empty = ledger(&clock);
+    *store.lock().unwrap() = empty.clone();
+    clock.advance(secs(180));
+    let ran = log.lines();
+    let mut once = ran.clone();
+    once.sort();
+    once.dedup();
+    assert_eq!(once.len(), ran.len());
+    assert!(ran.len() >= 4, "{ran:?}");
+    assert!(row(&empty, "p").unwrap().generation.effective_from > t("00:03:05"));
+}
+
+/// A ledger whose store can be lost.
+struct Replaceable(Arc<std::sync::Mutex<MemLedger>>);
+
+impl Replaceable {
+    fn now(&self) -> MemLedger {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl Ledger for Replaceable {
+    fn describe(&self) -> Result<Durability, StoreError> {
+        self.now().describe()
+    }
+    fn plan(&self, requests: &[(PlanKey, PlanOp)]) -> Outcome<Vec<PlanState>> {
+        self.now().plan(requests)
+    }
+    fn claim(&self, requests: &[ClaimRequest]) -> Outcome<Vec<Claim>> {
+        self.now().claim(requests)
+    }
+    fn renew(&self, terms: &[Term], ttl: Duration) -> Outcome<Vec<Renewal>> {
+        self.now().renew(terms, ttl)
+    }
+    fn end(&self, requests: &[EndRequest]) -> Outcome<Vec<Ended>> {
+        self.now().end(requests)
+    }
+    fn read(&self, query: &Query) -> Outcome<Page> {
+        self.now().read(query)
+    }
+    fn purge(&self, plan: &PlanKey, keep: Retention, at_most: usize) -> Outcome<Purged> {
+        self.now().purge(plan, keep, at_most)
+    }
 }
 
 #[test]

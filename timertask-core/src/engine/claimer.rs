@@ -17,7 +17,10 @@ use crate::clock::{Room, Signal, Turn, Until};
 use crate::key::{Fence, Nonce, SlotKey};
 use crate::record::{RunOutcome, RunRecord};
 use crate::run::{NewRun, RunCell, Trust, phase};
-use crate::seam::{Claim, ClaimRequest, Gate, Grant, Refusal, RunKind, StoreError, StoreErrorKind};
+use crate::seam::{
+    Claim, ClaimRequest, EndOp, EndRequest, Gate, Grant, Query, Refusal, RunKind, SlotRow, SlotState, StoreError,
+    StoreErrorKind,
+};
 use crate::time::{Timestamp, Trigger};
 
 /// With a ledger of this process alone claims run ahead by as many runs,
@@ -67,7 +70,7 @@ pub(crate) struct Candidate {
     pub(crate) not_before: Duration,
     /// Whether it may have been granted already, by a call whose answer was lost.
     unknown: bool,
-    /// Whether it was given up here, and is asked for only since it may have been granted.
+    /// Whether it was given up here, and is kept only since it may have been granted.
     given_up: bool,
 }
 
@@ -227,21 +230,23 @@ impl Claimer {
         }
     }
 
-    /// The next slot whose time has come, if there is one.
-    fn take_live(&mut self, now: Timestamp, mono: Duration) -> Option<Candidate> {
+    /// The next slot whose time has come, if there is one. Those that are given up, but may have been granted, go to
+    /// `forsaken`.
+    fn take_live(&mut self, now: Timestamp, mono: Duration, forsaken: &mut Vec<Candidate>) -> Option<Candidate> {
         while let Some(mut candidate) = self.again.pop(mono) {
             let gone = candidate.plan.is_gone();
-            if (gone || candidate.is_over(now)) && !candidate.given_up {
-                candidate.given_up = true;
-                if !gone {
-                    self.out_of_reach(&candidate.plan, candidate.at, candidate.kind, now);
-                    self.shared.want_walk(&candidate.plan);
-                }
-            }
-            // Whether one was granted must be known: it is asked for once more, and given back if it was. Left alone it
-            // would block its plan and end as orphaned. A lock lapses by itself.
-            if !candidate.given_up || (candidate.unknown && self.shared.mutex.is_none()) {
+            if !gone && !candidate.is_over(now) && !candidate.given_up {
                 return Some(candidate);
+            }
+            if !gone && !candidate.given_up {
+                self.out_of_reach(&candidate.plan, candidate.at, candidate.kind, now);
+                self.shared.want_walk(&candidate.plan);
+            }
+            candidate.given_up = true;
+            // A lock lapses by itself.
+            if candidate.unknown && self.shared.mutex.is_none() {
+                forsaken.push(candidate);
+                return None;
             }
         }
         if !self.next_is_live(now) {
@@ -285,12 +290,14 @@ impl Claimer {
     }
 
     /// The slots to claim now: live ones first, then at most one that catches up.
-    fn choose(&mut self, now: Timestamp, mono: Duration) -> Vec<Candidate> {
+    fn choose(&mut self, now: Timestamp, mono: Duration, forsaken: &mut Vec<Candidate>) -> Vec<Candidate> {
         let permits = self.permits();
         let mut chosen: Vec<Candidate> = Vec::new();
-        while chosen.len() < permits {
-            match self.take_live(now, mono) {
+        while chosen.len() + forsaken.len() < permits {
+            let before = forsaken.len();
+            match self.take_live(now, mono, forsaken) {
                 Some(candidate) => chosen.push(candidate),
+                None if forsaken.len() > before => {}
                 None => break,
             }
         }
@@ -304,14 +311,57 @@ impl Claimer {
         }
         if chosen.len() < permits && self.shared.catching_up.load(Ordering::Acquire) == 0 {
             while let Some(candidate) = self.catch_up.pop(mono) {
-                if !candidate.plan.is_gone() || candidate.unknown {
+                if !candidate.plan.is_gone() {
                     chosen.push(candidate);
+                    break;
+                }
+                if candidate.unknown && self.shared.mutex.is_none() {
+                    forsaken.push(candidate);
                     break;
                 }
                 self.go_on(candidate, mono);
             }
         }
         chosen
+    }
+
+    /// Slots that nobody here wants any more, but that may have been granted by a call whose answer was lost. Left alone
+    /// they would block their plans until their leases lapse, and end as orphaned; so they are looked up and given back.
+    /// Whether that was done.
+    fn give_back_forsaken(&mut self, forsaken: Vec<Candidate>) -> bool {
+        if forsaken.is_empty() {
+            return true;
+        }
+        let shared = Arc::clone(&self.shared);
+        let slot = |candidate: &Candidate| shared.slot_key(&candidate.plan.id, candidate.at);
+        let query = Query::Slots(forsaken.iter().map(slot).collect());
+        let done = shared.store("read", |ledger| ledger.read(&query)).and_then(|answer| {
+            let ours = |row: &&SlotRow| {
+                row.state == SlotState::Running && forsaken.iter().any(|c| c.nonce == row.nonce && slot(c) == row.key)
+            };
+            let rows = answer.value.slots.iter().filter(ours);
+            let give_back = |row: &SlotRow| EndRequest {
+                key: row.key.clone(),
+                fence: row.fence,
+                op: EndOp::GiveBack { nonce: row.nonce },
+            };
+            let requests: Vec<_> = rows.map(give_back).collect();
+            if requests.is_empty() {
+                return Ok(());
+            }
+            shared.store("end", |ledger| matched("end", requests.len(), ledger.end(&requests)?)).map(drop)
+        });
+        match done {
+            Ok(()) => {
+                let mono = self.shared.clock.monotonic();
+                forsaken.into_iter().for_each(|candidate| self.go_on(candidate, mono));
+                true
+            }
+            Err(_) => {
+                self.fault(forsaken, true);
+                false
+            }
+        }
     }
 
     /// A walk that waits for this candidate goes on at `then`.
@@ -433,13 +483,11 @@ impl Claimer {
                 self.record(&candidate.plan, candidate.at, candidate.kind, RunOutcome::NotStarted(reason), now);
             }
             Claim::Refused(Refusal::Released) => {
-                if !candidate.given_up {
-                    candidate.nonce = Nonce::random(&*self.shared.clock);
-                    candidate.unknown = false;
-                    candidate.not_before = mono + ASK_AGAIN;
-                    self.keep(candidate);
-                    return None;
-                }
+                candidate.nonce = Nonce::random(&*self.shared.clock);
+                candidate.unknown = false;
+                candidate.not_before = mono + ASK_AGAIN;
+                self.keep(candidate);
+                return None;
             }
             Claim::Refused(Refusal::Unknown) => {
                 self.shared.scribe.send(ScribeMail::Unknown(Arc::clone(&candidate.plan)));
@@ -585,8 +633,11 @@ impl Room for Claimer {
             return Turn::Wait(None);
         }
         if mono >= self.hold {
-            let candidates = self.choose(now, mono);
-            if !candidates.is_empty() {
+            let mut forsaken = Vec::new();
+            let candidates = self.choose(now, mono, &mut forsaken);
+            if !self.give_back_forsaken(forsaken) {
+                candidates.into_iter().for_each(|candidate| self.keep(candidate));
+            } else if !candidates.is_empty() {
                 Counters::add(&self.shared.counters.claimed, candidates.len());
                 self.claim(candidates);
             }

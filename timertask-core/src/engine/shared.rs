@@ -379,6 +379,8 @@ impl Shared {
                 log::info!(target: "timertask::engine", "{instance}: clock agrees with the store's again");
                 self.claimer.signal().notify();
             }
+            // It measures each second while it is beyond.
+            self.scribe.signal().notify();
             self.reports.event(&Event::Skew { micros: skew, beyond });
         }
     }
