@@ -3,8 +3,11 @@
 //! A room is a struct with a `turn(now)`; its thread is a thin loop around it, or a clock's driver gives the turns.
 //! What the rooms share is [`Shared`]; they reach each other through mailboxes only.
 
+mod answers;
 mod batch;
+mod candidate;
 mod claimer;
+mod due;
 mod installed;
 mod live;
 mod mailbox;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::claimer::{Candidate, Claimer};
+use super::candidate::Candidate;
+use super::claimer::Claimer;
 use super::shared::{Shared, matched};
 use crate::run::Trust;
 use crate::seam::{Applied, Cover, Held, Lease, Mutex, NotStarted, PlanOp};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::claimer::Candidate;
+use super::candidate::Candidate;
 use crate::time::Trigger;
 
 /// In the order of (not before, due, install order).

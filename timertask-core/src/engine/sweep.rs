@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::claimer::{Candidate, ClaimerMail, Origin};
+use super::candidate::{Candidate, Origin};
+use super::claimer::ClaimerMail;
 use super::outbox::Outbox;
 use super::retention::Keeping;
 use super::shared::{RENEW_EVERY, Shared, matched};

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Installed;
-use super::claimer::{Candidate, ClaimerMail, Origin};
+use super::candidate::{Candidate, Origin};
+use super::claimer::ClaimerMail;
 use super::shared::{RENEW_EVERY, Shared, matched};
 use super::sweep::failed_by_calendar;
 use crate::observer::Event;

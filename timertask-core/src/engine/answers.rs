@@ -1,0 +1,146 @@
+//! What the ledger's answers mean to the claimer.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::candidate::{Candidate, Origin};
+use super::claimer::{ASK_AGAIN, Claimer};
+use super::shared::{RENEW_EVERY, ScribeMail, matched};
+use crate::key::{Fence, Nonce, SlotKey};
+use crate::record::RunOutcome;
+use crate::run::{NewRun, RunCell, Trust};
+use crate::seam::{
+    Claim, EndOp, EndRequest, Grant, Query, Refusal, RunKind, SlotRow, SlotState, StoreError, StoreErrorKind,
+};
+use crate::time::Timestamp;
+
+impl Claimer {
+    /// What an answer means; the cell of the run where it was granted.
+    pub(super) fn answered(
+        &mut self,
+        mut candidate: Candidate,
+        slot: SlotKey,
+        claim: Claim,
+        trust: Trust,
+        now: Timestamp,
+    ) -> Option<Arc<RunCell>> {
+        let mono = self.shared.clock.monotonic();
+        let mut then = mono;
+        match claim {
+            Claim::Granted(grant) if grant.fence == Fence::NONE || grant.attempt == 0 => {
+                let error = StoreError::new(StoreErrorKind::Internal, "a grant without a fence");
+                self.shared.note_fault("claim", &error);
+                self.fault(vec![candidate], true);
+                return None;
+            }
+            Claim::Granted(grant) => return Some(self.granted(candidate, slot, grant, trust)),
+            Claim::Held | Claim::Ended(_) => {
+                self.record(&candidate.plan, candidate.at, candidate.kind, RunOutcome::Yielded, now);
+            }
+            Claim::Refused(Refusal::NotStarted(reason)) => {
+                self.record(&candidate.plan, candidate.at, candidate.kind, RunOutcome::NotStarted(reason), now);
+            }
+            Claim::Refused(Refusal::Released) => {
+                candidate.nonce = Nonce::random(&*self.shared.clock);
+                candidate.unknown = false;
+                candidate.not_before = mono + ASK_AGAIN;
+                self.keep(candidate);
+                return None;
+            }
+            Claim::Refused(Refusal::Unknown) => {
+                self.shared.scribe.send(ScribeMail::Unknown(Arc::clone(&candidate.plan)));
+            }
+            Claim::Refused(Refusal::Full) => {
+                candidate.unknown = false;
+                candidate.not_before = mono + ASK_AGAIN;
+                if candidate.is_live() {
+                    self.wait(candidate);
+                } else {
+                    self.keep(candidate);
+                }
+                return None;
+            }
+            // It waits for the plan to be resumed.
+            Claim::Refused(Refusal::Paused) => then = mono + RENEW_EVERY,
+            // Somebody accounted for it, or it is too old to know.
+            Claim::Refused(_) => then = mono + ASK_AGAIN,
+        }
+        self.go_on(candidate, then);
+        None
+    }
+
+    /// The newest slot waits; an older one that waited is left to the ledger, which knows it as superseded once the
+    /// newer one has started.
+    fn wait(&mut self, candidate: Candidate) {
+        let seq = candidate.plan.seq;
+        let mut all = self.waiting.take(seq);
+        all.push(candidate);
+        all.sort_by_key(|candidate| candidate.at);
+        if let Some(newest) = all.pop() {
+            self.waiting.put(newest);
+        }
+        all.iter().for_each(|older| self.shared.want_walk(&older.plan));
+    }
+
+    pub(super) fn granted(&self, candidate: Candidate, slot: SlotKey, grant: Grant, trust: Trust) -> Arc<RunCell> {
+        let Candidate { plan, prev, from, kind, nonce, at, origin, .. } = candidate;
+        if kind == RunKind::Scheduled && prev.is_some_and(|prev| grant.cursor < prev) {
+            self.shared.want_walk(&plan);
+        }
+        if kind != RunKind::Scheduled {
+            self.shared.catching_up.fetch_add(1, Ordering::AcqRel);
+        }
+        if let Origin::Walk = origin {
+            self.shared.scribe.send(ScribeMail::CaughtUp(Arc::clone(&plan), Duration::ZERO));
+        }
+        let first = from.is_none_or(|from| from <= plan.effective_from());
+        let window_from = match (first, grant.window_from, from) {
+            (true, Some(from), _) => from.min(at),
+            (_, _, Some(from)) => from,
+            (_, _, None) => plan.effective_from().min(at),
+        };
+        let term_end = plan.policy.retry.map(|budget| trust.mono.saturating_add(budget.lock_ttl()));
+        let due = plan.due(at);
+        Arc::new(RunCell::new(NewRun { plan, slot, nonce, grant, kind, due, window_from, term_end, trust }))
+    }
+
+    /// Slots that nobody here wants any more, but that may have been granted by a call whose answer was lost. Left alone
+    /// they would block their plans until their leases lapse, and end as orphaned; so they are looked up and given back.
+    /// Whether that was done.
+    pub(super) fn give_back_forsaken(&mut self, forsaken: Vec<Candidate>) -> bool {
+        if forsaken.is_empty() {
+            return true;
+        }
+        let shared = Arc::clone(&self.shared);
+        let slot = |candidate: &Candidate| shared.slot_key(&candidate.plan.id, candidate.at);
+        let query = Query::Slots(forsaken.iter().map(slot).collect());
+        let done = shared.store("read", |ledger| ledger.read(&query)).and_then(|answer| {
+            let ours = |row: &&SlotRow| {
+                row.state == SlotState::Running && forsaken.iter().any(|c| c.nonce == row.nonce && slot(c) == row.key)
+            };
+            let rows = answer.value.slots.iter().filter(ours);
+            let give_back = |row: &SlotRow| EndRequest {
+                key: row.key.clone(),
+                fence: row.fence,
+                op: EndOp::GiveBack { nonce: row.nonce },
+            };
+            let requests: Vec<_> = rows.map(give_back).collect();
+            if requests.is_empty() {
+                return Ok(());
+            }
+            shared.store("end", |ledger| matched("end", requests.len(), ledger.end(&requests)?)).map(drop)
+        });
+        match done {
+            Ok(()) => {
+                let mono = self.shared.clock.monotonic();
+                forsaken.into_iter().for_each(|candidate| self.go_on(candidate, mono));
+                true
+            }
+            Err(_) => {
+                self.fault(forsaken, true);
+                false
+            }
+        }
+    }
+}

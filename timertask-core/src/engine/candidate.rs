@@ -1,0 +1,82 @@
+//! A slot that this instance would run, on its way to an answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::batch::Line;
+use super::{Installed, Shared};
+use crate::key::Nonce;
+use crate::seam::RunKind;
+use crate::time::{Timestamp, Trigger};
+
+/// Where a candidate comes from.
+pub(crate) enum Origin {
+    /// The timer: which trigger point of which line it is.
+    Timer(Arc<Line>, u64),
+    /// A walk, which waits for the answer.
+    Walk,
+    /// A sweep, which found it open.
+    Sweep,
+}
+
+/// A slot that this instance would run.
+pub(crate) struct Candidate {
+    pub(crate) plan: Arc<Installed>,
+    pub(crate) at: Trigger,
+    /// The slot before it that has to be accounted for.
+    pub(crate) prev: Option<Trigger>,
+    /// The trigger point before it.
+    pub(crate) from: Option<Trigger>,
+    pub(crate) kind: RunKind,
+    pub(crate) origin: Origin,
+    /// This instance's decision, kept until it is answered for good.
+    pub(crate) nonce: Nonce,
+    /// Not before this monotonic time.
+    pub(crate) not_before: Duration,
+    /// Whether it may have been granted already, by a call whose answer was lost.
+    pub(super) unknown: bool,
+    /// Whether it was given up here, and is kept only since it may have been granted.
+    pub(super) given_up: bool,
+}
+
+impl Candidate {
+    pub(crate) fn new(
+        shared: &Shared,
+        plan: Arc<Installed>,
+        at: Trigger,
+        prev: Option<Trigger>,
+        kind: RunKind,
+        origin: Origin,
+    ) -> Self {
+        Self {
+            plan,
+            at,
+            prev,
+            from: prev,
+            kind,
+            origin,
+            nonce: Nonce::random(&*shared.clock),
+            not_before: Duration::ZERO,
+            unknown: false,
+            given_up: false,
+        }
+    }
+
+    pub(super) fn due(&self) -> Timestamp {
+        self.plan.due(self.at)
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.kind == RunKind::Scheduled
+    }
+
+    /// Whether it may no longer start as a live slot, or a newer one has taken its place.
+    pub(super) fn is_over(&self, now: Timestamp) -> bool {
+        let late = now > self.due().saturating_add(self.plan.policy.start_window);
+        let superseded = match &self.origin {
+            Origin::Timer(line, number) => line.is_superseded(*number, self.plan.policy.at_once()),
+            Origin::Walk | Origin::Sweep => false,
+        };
+        self.is_live() && (late || superseded)
+    }
+}
