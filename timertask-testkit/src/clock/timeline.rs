@@ -55,6 +55,8 @@ pub(super) struct ViewState {
     pub(super) skew: i64,
     pub(super) lag: i64,
     pub(super) suspended_at: Option<i64>,
+    /// When it was last thawed.
+    pub(super) thawed_at: Option<i64>,
 }
 
 /// A room, or a wait within a room's turn.

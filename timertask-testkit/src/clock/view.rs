@@ -118,6 +118,9 @@ impl ClockView {
         let mut state = self.line.lock();
         let now = self.line.mono();
         let view = &mut state.views[self.shared.index];
+        if view.frozen {
+            view.thawed_at = Some(now);
+        }
         view.frozen = false;
         if let Some(at) = view.suspended_at.take() {
             view.lag = view.lag.saturating_add(now.saturating_sub(at));
@@ -131,6 +134,13 @@ impl ClockView {
     #[must_use]
     pub fn is_frozen(&self) -> bool {
         self.line.lock().views[self.shared.index].frozen
+    }
+
+    /// How long ago it was thawed last; `None` where it never was frozen.
+    pub(crate) fn thawed_ago(&self) -> Option<Duration> {
+        let thawed_at = self.line.lock().views[self.shared.index].thawed_at?;
+        let ago = self.line.mono().saturating_sub(thawed_at);
+        Some(Duration::from_micros(u64::try_from(ago).unwrap_or(0)))
     }
 
     /// Kills the process, as SIGKILL does. Its rooms are dropped without another turn. Where one of them (or its job)

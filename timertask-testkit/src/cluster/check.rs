@@ -89,6 +89,8 @@ pub struct Summary {
     pub purged: usize,
     /// Those that are not accounted for yet, and need not be.
     pub pending: usize,
+    /// The oldest of these.
+    pub oldest_pending: Option<Trigger>,
     /// Entries into jobs.
     pub starts: usize,
 }
@@ -110,8 +112,18 @@ pub(super) struct Evidence<'a> {
     pub(super) seen: &'a Seen,
     /// Since when an instance has been fit, and has reached the store; `None`: none is.
     pub(super) healthy_since: Option<Timestamp>,
+    /// The same for each plan: in which it is installed.
+    pub(super) cared_for_since: &'a HashMap<PlanKey, Timestamp>,
     /// Whether an instance has a worker free.
     pub(super) free_worker: bool,
+}
+
+/// Why a slot may wait.
+#[derive(Clone, Copy)]
+struct Waits {
+    /// Something that is not over holds it up.
+    excused: bool,
+    permit_since: Option<Timestamp>,
 }
 
 /// One plan's rows, all of them.
@@ -184,6 +196,9 @@ impl Evidence<'_> {
             .iter()
             .flat_map(|p| &p.slots)
             .any(|s| s.state == SlotState::Running && matches!(s.kind, RunKind::CatchUp | RunKind::Backfill));
+        // A permit for catch-up was free only since then.
+        let permit_since = plans.iter().flat_map(|p| &p.slots).filter(|s| s.kind != RunKind::Scheduled);
+        let permit_since = permit_since.filter_map(|s| s.ended_at).max();
         let paused = plans.iter().any(|p| p.key.plan.is_none() && p.row.pause.is_some());
         for plan in plans.iter().filter(|p| p.key.plan.is_some()) {
             summary.plans += 1;
@@ -192,7 +207,8 @@ impl Evidence<'_> {
                 self.check_slot(plan, slot, starts.get(&slot.key).map_or(&[], Vec::as_slice), now, &mut found);
             }
             let excused = paused || catching_up || !self.free_worker || plan.row.pause.is_some();
-            self.check_expected(plan, now, excused, &mut summary, &mut found);
+            let waits = Waits { excused, permit_since };
+            self.check_expected(plan, now, waits, &mut summary, &mut found);
         }
         let rows: HashMap<&SlotKey, &PlanRows> =
             plans.iter().flat_map(|p| p.slots.iter().map(move |s| (&s.key, p))).collect();
@@ -313,7 +329,7 @@ impl Evidence<'_> {
         &self,
         plan: &PlanRows,
         now: Timestamp,
-        excused: bool,
+        waits: Waits,
         summary: &mut Summary,
         found: &mut Vec<Violation>,
     ) {
@@ -321,7 +337,11 @@ impl Evidence<'_> {
         let generations = self.seen.plans.get(&plan.key).map_or(&none, |p| &p.generations);
         let rows: HashMap<Trigger, &SlotRow> =
             plan.slots.iter().filter(|s| s.key.request.is_none()).map(|s| (s.key.at, s)).collect();
-        let busy = plan.slots.iter().any(|s| matches!(s.state, SlotState::Running | SlotState::Open));
+        let orphaned = self.healthy_since.is_some() && !self.cared_for_since.contains_key(&plan.key);
+        // What is missed waits for its plan and for a permit; both may have become free just now.
+        let free_since = plan.slots.iter().filter(|s| s.attempt > 0).filter_map(|s| s.ended_at).max();
+        let free_since = free_since.max(waits.permit_since).unwrap_or(Timestamp::EPOCH);
+        let busy = waits.excused || plan.slots.iter().any(|s| matches!(s.state, SlotState::Running | SlotState::Open));
         for (i, generation) in generations.iter().enumerate() {
             let Some(expected) = self.expected.get(&(plan.key.clone(), generation.fingerprint)) else { continue };
             // A generation ends where the next one begins; the last one now.
@@ -340,13 +360,14 @@ impl Evidence<'_> {
                         let text = format!("unaccounted, and the cursor has passed it ({})", plan.row.cursor);
                         found.push(Violation::of_slot(Promise::Accounted, &slot_of(plan, at), text));
                     }
-                    // Closed some time ago: what came after belongs to nobody until it is opened again.
-                    None if plan.row.closed => summary.expected -= 1,
+                    // Closed some time ago, or installed nowhere: what came after belongs to nobody for now.
+                    None if plan.row.closed || orphaned => summary.expected -= 1,
                     None => {
                         summary.pending += 1;
                         let closes = at.timestamp().saturating_add(expected.window);
-                        let overdue = |since: Timestamp| now > closes.max(since).saturating_add(GRACE);
-                        if !excused && !busy && self.healthy_since.is_some_and(overdue) {
+                        summary.oldest_pending = Some(summary.oldest_pending.map_or(at, |there| there.min(at)));
+                        let overdue = |since: Timestamp| now > closes.max(since).max(free_since).saturating_add(GRACE);
+                        if !busy && self.cared_for_since.get(&plan.key).copied().is_some_and(overdue) {
                             let text = format!("unaccounted at {now}; the cursor is {}", plan.row.cursor);
                             found.push(Violation::of_slot(Promise::Accounted, &slot_of(plan, at), text));
                         }

@@ -166,7 +166,7 @@ impl Cluster {
             let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };
             panic!("{} violations ({}):\n{}{more}", violations.len(), self.replay(), lines.join("\n"));
         }
-        for (index, life) in self.fit() {
+        for (index, life, _) in self.fit() {
             let health = life.scheduler.health();
             assert!(health.threads_panicked.is_empty(), "instance {index}: {:?}", health.threads_panicked);
         }
@@ -180,6 +180,7 @@ impl Cluster {
     #[must_use]
     pub fn violations(&self) -> (Summary, Vec<Violation>) {
         let (healthy_since, free_worker) = (self.healthy_since(), self.free_worker());
+        let cared_for_since = self.cared_for_since();
         let checked = self.journal.read(|starts| {
             self.witness.read(|seen| {
                 let evidence = Evidence {
@@ -189,6 +190,7 @@ impl Cluster {
                     starts,
                     seen,
                     healthy_since,
+                    cared_for_since: &cared_for_since,
                     free_worker,
                 };
                 evidence.check()

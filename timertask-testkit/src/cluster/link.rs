@@ -1,7 +1,7 @@
 //! One instance's way to the store: nothing passes after its death, nor while it is cut off.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use timertask_core::clock::Clock;
@@ -19,18 +19,25 @@ use crate::faulty::Faulty;
 /// What the cluster and the link of one instance's life share.
 pub(super) struct Line {
     pub(super) cut: AtomicBool,
-    /// When a call last failed, in microseconds of wall time; `i64::MIN` for never.
+    /// When a call last failed, or came back late, in microseconds of wall time; `i64::MIN` for never.
     last_fault: AtomicI64,
+    /// How many calls are under way.
+    calls: AtomicUsize,
 }
 
 impl Default for Line {
     fn default() -> Self {
-        Self { cut: AtomicBool::new(false), last_fault: AtomicI64::new(i64::MIN) }
+        Self { cut: AtomicBool::new(false), last_fault: AtomicI64::new(i64::MIN), calls: AtomicUsize::new(0) }
     }
 }
 
 impl Line {
-    /// When a call last failed.
+    /// Whether a call is under way: at rest, one that hangs.
+    pub(super) fn hangs(&self) -> bool {
+        self.calls.load(Ordering::Acquire) > 0
+    }
+
+    /// When a call last failed, or came back late.
     pub(super) fn last_fault(&self) -> Option<Timestamp> {
         match self.last_fault.load(Ordering::Acquire) {
             i64::MIN => None,
@@ -49,17 +56,40 @@ pub(super) struct Link {
 
 impl Link {
     fn call<T>(&self, call: impl FnOnce(&Faulty<Witnessed>) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let began = self.clock.monotonic();
         let result = if !self.view.goes_on() {
             Err(StoreError::new(StoreErrorKind::Unreachable, "this instance was killed"))
         } else if self.line.cut.load(Ordering::Acquire) {
             Err(StoreError::new(StoreErrorKind::Unreachable, "this instance is cut off"))
         } else {
+            let _under_way = UnderWay::new(&self.line.calls);
             call(&self.store)
         };
-        if result.is_err() {
+        if result.is_err() || self.clock.monotonic() > began {
+            if let Err(error) = &result {
+                self.clock.note_with(|| format!("instance {}: {error}", self.view.label()));
+            } else {
+                self.clock.note_with(|| format!("instance {}: a call of the store came back late", self.view.label()));
+            }
             self.line.last_fault.store(self.clock.now().as_micros(), Ordering::Release);
         }
         result
+    }
+}
+
+/// Counts a call, until it is over or unwound.
+struct UnderWay<'a>(&'a AtomicUsize);
+
+impl<'a> UnderWay<'a> {
+    fn new(calls: &'a AtomicUsize) -> Self {
+        calls.fetch_add(1, Ordering::AcqRel);
+        Self(calls)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -87,6 +87,8 @@ struct Life {
     line: Arc<Line>,
     /// Since when nothing has been wrong with it, that the cluster did; `None` where something is.
     fit_since: Option<Timestamp>,
+    /// The plans installed in it, and since when.
+    installed: HashMap<PlanKey, Timestamp>,
 }
 
 impl Cluster {
@@ -225,6 +227,7 @@ impl Cluster {
     /// # Blocking
     /// Until all are at rest.
     pub fn restart(&mut self, index: usize) {
+        self.clock.note_with(|| format!("instance {index} starts"));
         if self.lives(index) {
             self.kill(index);
         }
@@ -251,7 +254,7 @@ impl Cluster {
             Err(error) => panic!("instance {index} did not start: {error}"),
         };
         let fit_since = Some(self.clock.now());
-        self.instances[index].live = Some(Life { view, scheduler, store, line, fit_since });
+        self.instances[index].live = Some(Life { view, scheduler, store, line, fit_since, installed: HashMap::new() });
         self.reconcile_on(index, self.plans.clone());
         self.clock.settle();
     }
@@ -278,6 +281,7 @@ impl Cluster {
     /// # Panics
     /// Where it refuses the set or one of the plans, or does not live.
     pub fn reconcile_on(&mut self, index: usize, plans: impl IntoIterator<Item = Plan>) {
+        self.clock.note_with(|| format!("instance {index} reconciles"));
         match self.life(index).scheduler.reconcile(plans) {
             Ok(report) if report.failed.is_empty() => {}
             Ok(report) => panic!("instance {index} refuses plans: {:?}", report.failed),
@@ -289,11 +293,16 @@ impl Cluster {
     /// Remembers what the installed plans expect, by fingerprint.
     fn learn(&mut self, index: usize) {
         let Ok(views) = self.life(index).scheduler.plans() else { return };
+        let now = self.clock.now();
+        let mut installed = HashMap::new();
         for view in views {
-            let key = (PlanKey::new(self.namespace.clone(), view.id), view.fingerprint);
+            let plan = PlanKey::new(self.namespace.clone(), view.id);
+            installed.insert(plan.clone(), self.life(index).installed.get(&plan).copied().unwrap_or(now));
             let window = view.offset.saturating_add(view.start_window);
-            self.expected.entry(key).or_insert(Expectation { schedule: view.schedule, window });
+            let expected = Expectation { schedule: view.schedule, window };
+            self.expected.entry((plan, view.fingerprint)).or_insert(expected);
         }
+        self.life_mut(index).installed = installed;
     }
 
     /// Kills a process, as SIGKILL does; see [`ClockView::kill`].
@@ -331,6 +340,7 @@ impl Cluster {
     /// # Panics
     /// Where it does not live.
     pub fn freeze(&mut self, index: usize) {
+        self.clock.note_with(|| format!("instance {index} is frozen"));
         self.life(index).view.freeze();
         self.refit(index);
     }
@@ -340,6 +350,7 @@ impl Cluster {
     /// # Panics
     /// Where it does not live.
     pub fn suspend(&mut self, index: usize) {
+        self.clock.note_with(|| format!("the host of instance {index} sleeps"));
         self.life(index).view.suspend();
         self.refit(index);
     }
@@ -352,6 +363,7 @@ impl Cluster {
     /// # Blocking
     /// Until all are at rest.
     pub fn thaw(&mut self, index: usize) {
+        self.clock.note_with(|| format!("instance {index} goes on"));
         self.life(index).view.thaw();
         self.refit(index);
         self.clock.settle();
@@ -365,6 +377,7 @@ impl Cluster {
     /// # Blocking
     /// Until all are at rest.
     pub fn skew(&mut self, index: usize, skew: TimeDelta) {
+        self.clock.note_with(|| format!("instance {index} is skewed by {skew}"));
         self.life(index).view.set_skew(skew);
         self.refit(index);
         self.clock.settle();
@@ -375,6 +388,7 @@ impl Cluster {
     /// # Panics
     /// Where it does not live.
     pub fn cut_off(&mut self, index: usize) {
+        self.clock.note_with(|| format!("instance {index} is cut off"));
         self.life(index).line.cut.store(true, Ordering::Release);
         self.refit(index);
     }
@@ -384,6 +398,7 @@ impl Cluster {
     /// # Panics
     /// Where it does not live.
     pub fn reconnect(&mut self, index: usize) {
+        self.clock.note_with(|| format!("instance {index} is connected"));
         self.life(index).line.cut.store(false, Ordering::Release);
         self.refit(index);
     }
@@ -397,23 +412,39 @@ impl Cluster {
         life.fit_since = fit.then(|| life.fit_since.unwrap_or(now));
     }
 
-    /// The lives that nothing is wrong with.
-    fn fit(&self) -> impl Iterator<Item = (usize, &Life)> {
+    /// The lives that nothing is wrong with, and since when it has been so.
+    fn fit(&self) -> impl Iterator<Item = (usize, &Life, Timestamp)> {
+        let now = self.clock.now();
         let live = self.instances.iter().enumerate().filter_map(|(i, instance)| Some((i, instance.live.as_ref()?)));
-        live.filter(|(_, life)| life.view.is_alive() && life.fit_since.is_some())
+        live.filter_map(move |(i, life)| {
+            let well = life.view.is_alive() && !life.view.is_frozen() && !life.line.hangs();
+            let thawed = life.view.thawed_ago().map(|ago| now.saturating_sub(ago));
+            let since = life.fit_since.filter(|_| well)?;
+            Some((i, life, [thawed, life.line.last_fault()].into_iter().flatten().fold(since, Timestamp::max)))
+        })
     }
 
     /// Since when the fittest of them has been fit, and has reached the store.
     fn healthy_since(&self) -> Option<Timestamp> {
-        self.fit()
-            .filter_map(|(_, life)| Some(life.fit_since?.max(life.line.last_fault().unwrap_or(life.fit_since?))))
-            .min()
+        self.fit().map(|(_, _, since)| since).min()
+    }
+
+    /// The same for each plan: since when an instance has been fit in which it is installed.
+    fn cared_for_since(&self) -> HashMap<PlanKey, Timestamp> {
+        let mut by_plan: HashMap<PlanKey, Timestamp> = HashMap::new();
+        for (_, life, since) in self.fit() {
+            for (plan, installed) in &life.installed {
+                let since = since.max(*installed);
+                by_plan.entry(plan.clone()).and_modify(|there| *there = since.min(*there)).or_insert(since);
+            }
+        }
+        by_plan
     }
 
     /// Whether a fit instance has a free worker.
     fn free_worker(&self) -> bool {
         self.journal.read(|starts| {
-            self.fit().any(|(index, _)| {
+            self.fit().any(|(index, ..)| {
                 let life = self.instances[index].life;
                 let busy = starts.iter().filter(|s| s.instance == index && s.life == life && s.left.is_none()).count();
                 busy < self.concurrency.max(1)

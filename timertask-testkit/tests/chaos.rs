@@ -1,0 +1,191 @@
+//! Random runs of a cluster under everything that can befall it; every promise is checked afterwards. A failing seed is
+//! printed and replays exactly: `CHAOS_SEED=7 cargo test -p timertask-testkit --test chaos`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use timertask_core::clock::Clock;
+use timertask_core::seam::{Overlap, StoreErrorKind};
+use timertask_core::{BoxError, CatchUp, OnOrphan, Plan, RetryBudget, Run};
+use timertask_testkit::{Call, Cluster, FakeClock, Fault, Summary, Trace};
+
+/// Traces in an ordinary test run.
+const TRACES: u64 = 150;
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// Numbers for what happens when, apart from those of the cluster itself.
+struct Dice(FakeClock);
+
+impl Dice {
+    fn below(&self, n: u64) -> u64 {
+        self.0.entropy() % n
+    }
+
+    fn instance(&self, cluster: &Cluster) -> usize {
+        usize::try_from(self.below(cluster.instances() as u64)).unwrap_or(0)
+    }
+}
+
+/// The plans, some of them in one of two versions.
+fn plans(version: u64) -> Vec<Plan> {
+    let budget = RetryBudget { attempts: 2, timeout: secs(20), backoff: secs(3), slack: secs(10) };
+    let edited = if version & 1 == 0 { "*/2 * * * *" } else { "*/3 * * * *" };
+    let mut plans = vec![
+        Plan::new("minutely", "* * * * *"),
+        Plan::new("both", "* * * * *").overlap(Overlap::Allow(2)),
+        Plan::new("often", "@every 20s").start_window(secs(10)),
+        Plan::new("all", "*/2 * * * *").catch_up(CatchUp::All { cap: 5 }),
+        Plan::new("none", "*/2 * * * *").catch_up(CatchUp::None),
+        Plan::new("again", "*/2 * * * *").on_orphan(OnOrphan::Rerun { max: 2 }),
+        Plan::new("budget", "*/3 * * * *").retry(budget),
+        Plan::new("spread", "*/5 * * * *").spread(secs(30)),
+        Plan::new("edited", edited),
+    ];
+    if version & 2 == 0 {
+        plans.push(Plan::new("at times", "* * * * *"));
+    }
+    plans
+}
+
+/// Does what the slot's own number says: returns at once, takes a while, fails, panics, or does not listen.
+fn job(clock: FakeClock) -> impl Fn(&Run) -> Result<(), BoxError> + Send + Sync + 'static {
+    move |run| match clock.entropy() % 16 {
+        0..=7 => Ok(()),
+        8..=10 => Ok(run.wait(secs(clock.entropy() % 20))?),
+        11 => Ok(run.wait(secs(60 + clock.entropy() % 60))?),
+        12 | 13 => Err("failed".into()),
+        // Not `panic!`: nobody wants to read it.
+        14 => resume_unwind(Box::new("panicked")),
+        _ => {
+            let _ = run.wait(secs(clock.entropy() % 90));
+            Ok(())
+        }
+    }
+}
+
+/// A fault for the next few calls.
+fn fault(dice: &Dice) -> Fault {
+    match dice.below(8) {
+        0 => Fault::Error(StoreErrorKind::Busy),
+        1 => Fault::LostAnswer,
+        2 => Fault::LostRequest,
+        3 => Fault::Straggler(secs(dice.below(100))),
+        4 => Fault::Slow(secs(dice.below(40))),
+        5 => Fault::SlowAnswer(secs(dice.below(40))),
+        6 => Fault::Duplicate,
+        _ => Fault::DuplicateLater(secs(dice.below(200))),
+    }
+}
+
+fn befall(cluster: &mut Cluster, dice: &Dice, version: &mut u64) {
+    let index = dice.instance(cluster);
+    if !cluster.lives(index) {
+        return if dice.below(2) == 0 {
+            cluster.restart(index)
+        };
+    }
+    match dice.below(16) {
+        0 => cluster.kill(index),
+        1 => cluster.restart(index),
+        2 if !cluster.view(index).is_frozen() => cluster.stop(index, secs(dice.below(30))),
+        3 => cluster.freeze(index),
+        4 => cluster.suspend(index),
+        5 | 6 => cluster.thaw(index),
+        7 => cluster.cut_off(index),
+        8 => cluster.reconnect(index),
+        9 => cluster.skew(index, TimeDelta::milliseconds(4000 - i64::try_from(dice.below(8000)).unwrap_or(0))),
+        10 => {
+            *version = dice.below(4);
+            cluster.reconcile(plans(*version));
+        }
+        11 => {
+            // A crash or a stop in the midst of a write.
+            let view = cluster.view(index).clone();
+            let call = Call::WRITES[usize::try_from(dice.below(4)).unwrap_or(0)];
+            let blow = dice.below(2);
+            let hit = move || if blow == 0 { view.kill() } else { view.freeze() };
+            let hit = if dice.below(2) == 0 { Fault::before(hit) } else { Fault::after(hit) };
+            cluster.store_of(index).on(call).nth(1 + dice.below(3), hit);
+        }
+        12 => cluster.store_of(index).on_any().chance(0.2, fault(dice)),
+        13 => cluster.store_of(index).heal(),
+        _ => {
+            let call = Call::ALL[usize::try_from(dice.below(6)).unwrap_or(0)];
+            cluster.store_of(index).on(call).next(1 + dice.below(4), fault(dice));
+        }
+    }
+}
+
+/// Everybody is well again, for long enough.
+fn recover(cluster: &mut Cluster) {
+    for index in 0..cluster.instances() {
+        if cluster.lives(index) && cluster.view(index).is_alive() {
+            cluster.store_of(index).heal();
+            cluster.reconnect(index);
+            cluster.skew(index, TimeDelta::zero());
+            cluster.thaw(index);
+        } else {
+            cluster.restart(index);
+        }
+    }
+    cluster.advance(secs(900));
+}
+
+fn trace(seed: u64) -> (Trace, Summary, u64) {
+    let clock = FakeClock::seeded(seed);
+    let dice = Dice(FakeClock::seeded(!seed));
+    let n = usize::try_from(2 + dice.below(3)).unwrap_or(2);
+    let mut version = 0;
+    let mut cluster =
+        Cluster::builder().clock(clock.clone()).instances(n).plans(plans(version)).job(job(clock)).build();
+    let steps = 10 + dice.below(40);
+    for _ in 0..steps {
+        cluster.advance(Duration::from_millis(dice.below(60_000)));
+        befall(&mut cluster, &dice, &mut version);
+        // Most promises hold at each instant.
+        let (_, violations) = cluster.violations();
+        if let Some(first) = violations.first() {
+            println!("{}", cluster.trace());
+            panic!("{first} (and {} more), at {}", violations.len() - 1, cluster.now());
+        }
+    }
+    recover(&mut cluster);
+    let summary = cluster.check();
+    // Nothing starves behind what its plan runs now.
+    let oldest = summary.oldest_pending.map_or(cluster.now(), |at| at.timestamp());
+    assert!(cluster.now().since(oldest) <= secs(420), "pending since {oldest}, at {}", cluster.now());
+    (cluster.trace(), summary, steps)
+}
+
+#[test]
+fn random_traces_break_no_promise() {
+    if let Some(seed) = std::env::var("CHAOS_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        let (trace, summary, _) = trace(seed);
+        println!("{trace}{summary:?}");
+        return;
+    }
+    let traces = std::env::var("CHAOS_TRACES").ok().and_then(|n| n.parse().ok()).unwrap_or(TRACES);
+    let (mut starts, mut blows) = (0, 0);
+    for seed in 1..=traces {
+        match catch_unwind(AssertUnwindSafe(|| trace(seed))) {
+            Ok((_, summary, steps)) => {
+                starts += summary.starts;
+                blows += steps;
+            }
+            Err(panic) => {
+                println!("CHAOS_SEED={seed} replays it");
+                resume_unwind(panic);
+            }
+        }
+    }
+    println!("{traces} traces, {blows} faults injected, {starts} starts, no violation");
+}
+
+#[test]
+fn a_trace_replays_exactly() {
+    assert_eq!(trace(5), trace(5));
+}
