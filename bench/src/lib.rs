@@ -1,0 +1,9 @@
+//! What the programs of this folder share: counted bytes, CPU time, percentiles, verdicts.
+
+mod counting;
+mod measure;
+mod plans;
+
+pub use counting::{Allocated, Counting};
+pub use measure::{Took, Verdict, cpu, measured, ms, percentile};
+pub use plans::{await_active, every_second, spread_over_the_day};
