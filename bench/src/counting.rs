@@ -1,10 +1,14 @@
 //! An allocator that counts what is asked of it: requested bytes, not what the system's allocator makes of them.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 static BYTES: AtomicUsize = AtomicUsize::new(0);
-static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static CALLS: Cell<usize> = const { Cell::new(0) };
+}
 
 /// The system's allocator, counting. For `#[global_allocator]`.
 pub struct Counting;
@@ -14,7 +18,7 @@ pub struct Counting;
 pub struct Allocated {
     /// Requested and not freed yet.
     pub bytes: usize,
-    /// Allocations so far, those included that grew or shrank one.
+    /// Allocations of the calling thread so far, those included that grew or shrank one.
     pub calls: usize,
 }
 
@@ -22,12 +26,13 @@ impl Allocated {
     /// What it has now.
     #[must_use]
     pub fn now() -> Self {
-        Self { bytes: BYTES.load(Ordering::Relaxed), calls: CALLS.load(Ordering::Relaxed) }
+        Self { bytes: BYTES.load(Ordering::Relaxed), calls: CALLS.get() }
     }
 }
 
 fn count(grown: usize, shrunk: usize) {
-    CALLS.fetch_add(1, Ordering::Relaxed);
+    // A thread that ends may still free and allocate.
+    let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
     BYTES.fetch_add(grown, Ordering::Relaxed);
     BYTES.fetch_sub(shrunk, Ordering::Relaxed);
 }

@@ -251,6 +251,7 @@ impl Clock for SystemClock {
                     seen = now;
                     Some(t.since(now).min(LONGEST_SLEEP))
                 }
+                Some(Until::Monotonic(Duration::ZERO)) => Some(Duration::ZERO),
                 Some(Until::Monotonic(t)) => Some(t.saturating_sub(self.monotonic())),
             };
             if limit.is_some_and(|d| d.is_zero()) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::budget::RetryBudget;
 use crate::key::Fingerprint;
-use crate::plan::{CatchUp, OnOrphan, Plan};
+use crate::plan::{CatchUp, OnOrphan, Plan, Rest};
 use crate::schedule::Dst;
 use crate::seam::Overlap;
 
@@ -102,15 +102,41 @@ pub(crate) fn of_defaults(d: &crate::engine::Defaults) -> Fingerprint {
     parts.0
 }
 
-/// The fingerprint of `plan`: of the caller's text where there is one, else of all that changes its behaviour.
-pub(crate) fn of_plan(plan: &Plan, defaults: Fingerprint) -> Fingerprint {
-    if let Some(text) = &plan.fingerprint {
-        return Fingerprint::EMPTY.and(b"text").and(text.as_bytes());
+/// The fingerprints of the plans of a set: of the caller's text where there is one, else of all that changes behaviour.
+/// What is set beside expression and payload is often the same from plan to plan, and then it is read once.
+pub(crate) struct Fingerprints<'a> {
+    defaults: Fingerprint,
+    last: Option<(&'a Rest, Fingerprint)>,
+}
+
+impl<'a> Fingerprints<'a> {
+    pub(crate) fn new(defaults: Fingerprint) -> Self {
+        Self { defaults, last: None }
     }
-    let rest = &plan.rest;
+
+    /// The fingerprint of `plan`.
+    pub(crate) fn of(&mut self, plan: &'a Plan) -> Fingerprint {
+        if let Some(text) = &plan.fingerprint {
+            return Fingerprint::EMPTY.and(b"text").and(text.as_bytes());
+        }
+        let rest = match self.last {
+            Some((rest, fingerprint)) if *rest == plan.rest => fingerprint,
+            _ => of_rest(&plan.rest, self.defaults),
+        };
+        self.last = Some((&plan.rest, rest));
+        let mut parts = Parts(rest);
+        parts.bytes(plan.spec.as_bytes());
+        match &plan.payload {
+            None => parts.bytes(b"-"),
+            Some(payload) => parts.bytes(b"+").bytes(payload),
+        };
+        parts.0
+    }
+}
+
+fn of_rest(rest: &Rest, defaults: Fingerprint) -> Fingerprint {
     let mut parts = Parts(defaults);
     parts
-        .bytes(plan.spec.as_bytes())
         .text(rest.job.as_deref())
         .text(rest.zone.as_deref())
         .dst(rest.dst)
@@ -123,9 +149,5 @@ pub(crate) fn of_plan(plan: &Plan, defaults: Fingerprint) -> Fingerprint {
         .duration(rest.catch_up_window)
         .duration(rest.start_window)
         .on_orphan(rest.on_orphan);
-    match &plan.payload {
-        None => parts.bytes(b"-"),
-        Some(payload) => parts.bytes(b"+").bytes(payload),
-    };
     parts.0
 }

@@ -237,39 +237,54 @@ impl fmt::Display for SlotKey {
 /// The key of a [`Mutex`](crate::seam::Mutex)'s lease: the slot that it guards.
 pub type LockKey = SlotKey;
 
+/// 128 bits, the upper half first. What holds a `u128` is as wide as its alignment of 16 bytes wants; a million plans hold
+/// some.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+struct Halves([u64; 2]);
+
+impl Halves {
+    const fn of(bits: u128) -> Self {
+        Self([(bits >> 64) as u64, bits as u64])
+    }
+
+    const fn bits(self) -> u128 {
+        (self.0[0] as u128) << 64 | self.0[1] as u128
+    }
+}
+
 /// 128 random bits that name one decision to claim; the proof that an answer belongs to the asker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Nonce(u128);
+pub struct Nonce(Halves);
 
 impl Nonce {
     /// From its bits.
     #[must_use]
     pub const fn from_bits(bits: u128) -> Self {
-        Self(bits)
+        Self(Halves::of(bits))
     }
 
     /// Its bits.
     #[must_use]
     pub const fn bits(self) -> u128 {
-        self.0
+        self.0.bits()
     }
 
     /// From the clock's entropy.
     #[must_use]
     pub fn random(clock: &dyn crate::clock::Clock) -> Self {
-        Self((u128::from(clock.entropy()) << 64) | u128::from(clock.entropy()))
+        Self(Halves([clock.entropy(), clock.entropy()]))
     }
 }
 
 impl fmt::Debug for Nonce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write!(f, "{:032x}", self.bits())
     }
 }
 
 impl fmt::Display for Nonce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write!(f, "{:032x}", self.bits())
     }
 }
 
@@ -312,19 +327,19 @@ impl fmt::Debug for Fence {
 /// What all behaviour of a plan comes down to; two generations of a plan are equal where theirs are. 128 bits of
 /// FNV-1a (RFC 9923) over the caller's text, or over all that changes behaviour.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Fingerprint(u128);
+pub struct Fingerprint(Halves);
 
 impl Fingerprint {
     /// From its bits.
     #[must_use]
     pub const fn from_bits(bits: u128) -> Self {
-        Self(bits)
+        Self(Halves::of(bits))
     }
 
     /// Its bits.
     #[must_use]
     pub const fn bits(self) -> u128 {
-        self.0
+        self.0.bits()
     }
 
     /// The fingerprint of these parts, each ended by its length, so that no two lists run together.
@@ -334,12 +349,12 @@ impl Fingerprint {
     }
 
     /// Of no parts at all.
-    pub const EMPTY: Self = Self(FNV_OFFSET);
+    pub const EMPTY: Self = Self::from_bits(FNV_OFFSET);
 
     /// With one part more.
     #[must_use]
     pub fn and(self, part: &[u8]) -> Self {
-        Self(fnv(fnv(self.0, part), &(part.len() as u64).to_le_bytes()))
+        Self::from_bits(fnv(fnv(self.bits(), part), &(part.len() as u64).to_le_bytes()))
     }
 }
 
@@ -352,12 +367,12 @@ fn fnv(hash: u128, bytes: &[u8]) -> u128 {
 
 impl fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write!(f, "{:032x}", self.bits())
     }
 }
 
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write!(f, "{:032x}", self.bits())
     }
 }

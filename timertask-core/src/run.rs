@@ -358,8 +358,9 @@ impl RunCell {
         }
     }
 
-    pub(crate) fn begin_try(&self, mono: Duration, timeout: Option<Duration>) {
-        let end = timeout.map_or(u64::MAX, |t| micros(mono.saturating_add(t)).unsigned_abs());
+    /// Begins a try that is over at this monotonic time.
+    pub(crate) fn begin_try(&self, end: Option<Duration>) {
+        let end = end.map_or(u64::MAX, |end| micros(end).unsigned_abs());
         self.try_end.store(end, Ordering::Release);
         self.tries.fetch_add(1, Ordering::Relaxed);
     }

@@ -50,8 +50,7 @@ fn day(days: usize) -> usize {
             };
             let label = format!("instance-{i}");
             let builder = Scheduler::builder(job).concurrency(2).instance(label.clone());
-            let scheduler =
-                builder.clock(clock.view(&label)).ledger(ledger.clone()).start().expect("it starts");
+            let scheduler = builder.clock(clock.view(&label)).ledger(ledger.clone()).start().expect("it starts");
             scheduler.reconcile((0..PLANS).map(|p| Plan::new(format!("plan-{p}"), "* * * * *"))).expect("good plans");
             scheduler
         })

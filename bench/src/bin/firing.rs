@@ -94,7 +94,10 @@ fn main() {
     let seconds = args.next().unwrap_or(10);
     let mut verdict = Verdict::default();
     println!("{plans} plans each second, {seconds} s, {WORKERS} workers, no-op job");
-    println!("{:<28}{:>9}{:>7}{:>10}{:>10}{:>10}{:>16}", "", "lost", "twice", "p50 ms", "p99 ms", "max ms", "CPU s per M");
+    println!(
+        "{:<28}{:>9}{:>7}{:>10}{:>10}{:>10}{:>16}",
+        "", "lost", "twice", "p50 ms", "p99 ms", "max ms", "CPU s per M"
+    );
     let bare = prototype(plans, seconds);
     show("prototype", &bare);
     let ours = scheduler(plans, seconds, false);

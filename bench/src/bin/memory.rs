@@ -8,9 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use timertask::{Plan, Run, Scheduler};
-use timertask_bench::{
-    Allocated, Counting, Verdict, await_active, measured, ms, percentile, spread_over_the_day,
-};
+use timertask_bench::{Allocated, Counting, Verdict, await_active, measured, ms, percentile, spread_over_the_day};
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
@@ -25,7 +23,7 @@ fn main() {
     println!("{n} plans over 1,440 schedules; requested bytes, beyond the text of ids and payloads");
     for with_payload in [false, true] {
         let bytes = bytes_per_plan(n, with_payload);
-        let what = if with_payload { "with a payload" } else { "without payload" };
+        let what = if with_payload { "with a payload of 16 bytes" } else { "without payload" };
         verdict.must(bytes <= 250.0, &format!("{bytes:.1} bytes a plan {what}, at most 250"));
     }
     reconcile(n, &mut verdict);
@@ -33,7 +31,7 @@ fn main() {
 }
 
 fn bytes_per_plan(n: usize, with_payload: bool) -> f64 {
-    let before = Allocated::now();
+    let before = settled();
     let scheduler = Scheduler::builder(|_: &Run| Ok(())).concurrency(2).start().expect("it starts");
     let plans = spread_over_the_day(n, with_payload);
     let text: usize = plans.iter().map(|plan| plan.id().len() + if with_payload { 16 } else { 0 }).sum();
@@ -43,8 +41,21 @@ fn bytes_per_plan(n: usize, with_payload: bool) -> f64 {
     // The first sweep looks at the plans of the ledger; what it needs for that counts, too.
     std::thread::sleep(Duration::from_secs(7));
     let bytes = (Allocated::now().bytes - before.bytes - text) as f64 / n as f64;
-    scheduler.close(Duration::from_secs(5)).expect("it closes");
+    println!("{:?}", scheduler.close(Duration::from_secs(5)).expect("it closes"));
+    drop(scheduler);
+    println!("left: {}", settled().bytes as isize - before.bytes as isize);
     bytes
+}
+
+/// What the process has once what was there before is gone.
+fn settled() -> Allocated {
+    loop {
+        let before = Allocated::now();
+        std::thread::sleep(Duration::from_millis(500));
+        if Allocated::now().bytes == before.bytes {
+            return before;
+        }
+    }
 }
 
 fn reconcile(n: usize, verdict: &mut Verdict) {
@@ -99,7 +110,7 @@ fn reconcile(n: usize, verdict: &mut Verdict) {
         best[1],
         best[0] / best[1]
     );
-    verdict.must(calls < 500, &format!("{calls} allocations in the whole process during a reconcile of {n}"));
+    verdict.must(calls < 100, &format!("{calls} allocations by the reconcile of {n} unchanged plans"));
 
     println!("\nlateness of {FIRING} plans a second, µs       p50       p99       max");
     let mut quantiles = Vec::new();
@@ -129,7 +140,11 @@ fn reconcile(n: usize, verdict: &mut Verdict) {
     let (alone, beside) = (quantiles[0].1.max(quantiles[2].1), quantiles[1].1.max(quantiles[3].1));
     verdict.must(
         beside < alone * 2 + 20_000,
-        &format!("p99 {:.1} ms with reconciles, {:.1} ms beside as much other work", beside as f64 / 1e3, alone as f64 / 1e3),
+        &format!(
+            "p99 {:.1} ms with reconciles, {:.1} ms beside as much other work",
+            beside as f64 / 1e3,
+            alone as f64 / 1e3
+        ),
     );
     scheduler.close(Duration::from_secs(5)).expect("it closes");
 }

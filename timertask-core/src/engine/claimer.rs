@@ -20,10 +20,11 @@ use crate::run::{RunCell, Trust, phase};
 use crate::seam::{ClaimRequest, Gate, RunKind};
 use crate::time::{Timestamp, Trigger};
 
-/// With a ledger of this process alone claims run ahead by as many runs,
-const RUN_AHEAD: usize = 1024;
-/// in calls of at most so many; with any ledger a call holds no more.
+/// With any ledger a call holds no more than so many.
 const AT_ONCE: usize = 128;
+/// With a ledger of this process alone claims run ahead, in whole calls, while no more than so many runs are queued: a
+/// call for each run that a worker takes would cost more than the run.
+pub(crate) const RUN_AHEAD: usize = 896;
 /// How often a waiting slot (full gate) asks again.
 pub(super) const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// The longest back-off after faults of the store.
@@ -68,7 +69,7 @@ impl Claimer {
     /// How many runs there is room for.
     fn permits(&self) -> usize {
         if self.shared.config.exclusive {
-            return RUN_AHEAD.saturating_sub(self.shared.queued.load(Ordering::Acquire)).min(AT_ONCE);
+            return if self.shared.queued.load(Ordering::Acquire) <= RUN_AHEAD { AT_ONCE } else { 0 };
         }
         self.shared.config.concurrency.saturating_sub(self.shared.busy.load(Ordering::Acquire)).min(AT_ONCE)
     }

@@ -1,5 +1,7 @@
 //! A plan as the engine holds it: small, shared by all rooms, its changing parts atomic.
 
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
@@ -34,6 +36,30 @@ impl Policy {
     }
 }
 
+/// What plans of one schedule, policy and offset share; interned.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) schedule: Arc<Schedule>,
+    pub(crate) policy: Arc<Policy>,
+    /// Whole seconds from trigger to due: the plan's spread.
+    pub(crate) offset: u32,
+}
+
+impl PartialEq for Common {
+    fn eq(&self, other: &Self) -> bool {
+        // Its parts are interned themselves.
+        Arc::ptr_eq(&self.schedule, &other.schedule)
+            && Arc::ptr_eq(&self.policy, &other.policy)
+            && self.offset == other.offset
+    }
+}
+impl Eq for Common {}
+impl Hash for Common {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (Arc::as_ptr(&self.schedule), Arc::as_ptr(&self.policy), self.offset).hash(state);
+    }
+}
+
 /// The state of an installed plan.
 pub(crate) mod state {
     /// The ledger has not opened its generation yet; it starts nothing.
@@ -46,18 +72,15 @@ pub(crate) mod state {
     pub(crate) const FAILED: u8 = 3;
 }
 
-/// An installed plan.
+/// An installed plan; what it has in common with others reads as its own.
 pub(crate) struct Installed {
     pub(crate) id: PlanId,
     pub(crate) fingerprint: Fingerprint,
-    pub(crate) schedule: Arc<Schedule>,
-    pub(crate) policy: Arc<Policy>,
+    common: Arc<Common>,
     pub(crate) payload: Option<Arc<[u8]>>,
     /// Slots at or before it are not this plan's to start live: the later of effective-from and the cursor when opened.
     start: AtomicI64,
     effective_from: AtomicI64,
-    /// Whole seconds from trigger to due: the plan's spread.
-    pub(crate) offset: u32,
     /// Install order.
     pub(crate) seq: u32,
     /// The reconcile that saw it last.
@@ -67,27 +90,30 @@ pub(crate) struct Installed {
     walk_asked: AtomicBool,
 }
 
+impl Deref for Installed {
+    type Target = Common;
+
+    fn deref(&self) -> &Common {
+        &self.common
+    }
+}
+
 impl Installed {
-    #[expect(clippy::too_many_arguments, reason = "a plain record, made in one place")]
     pub(crate) fn new(
         id: PlanId,
         fingerprint: Fingerprint,
-        schedule: Arc<Schedule>,
-        policy: Arc<Policy>,
+        common: Arc<Common>,
         payload: Option<Arc<[u8]>>,
-        offset: u32,
         seq: u32,
         epoch: u32,
     ) -> Self {
         Self {
             id,
             fingerprint,
-            schedule,
-            policy,
+            common,
             payload,
             start: AtomicI64::new(i64::MAX),
             effective_from: AtomicI64::new(i64::MAX),
-            offset,
             seq,
             seen: AtomicU32::new(epoch),
             state: AtomicU8::new(state::PENDING),

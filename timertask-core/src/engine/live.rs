@@ -1,17 +1,21 @@
 //! The runs that this instance has claimed and not yet recorded as ended.
 
-use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
+
+use hashbrown::{DefaultHashBuilder, HashMap};
 
 use crate::key::Nonce;
 use crate::run::RunCell;
 
 /// Filled by the claimer, emptied by the scribe, read by `close` and the renewals. The lock covers the map only.
 #[derive(Default)]
-pub(crate) struct Live(std::sync::Mutex<HashMap<Nonce, Arc<RunCell>>>);
+pub(crate) struct Live(std::sync::Mutex<Cells>);
+
+/// By nonce, which is random already: the cheap hasher does.
+type Cells = HashMap<Nonce, Arc<RunCell>, DefaultHashBuilder>;
 
 impl Live {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Nonce, Arc<RunCell>>> {
+    fn lock(&self) -> MutexGuard<'_, Cells> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -114,6 +114,10 @@ impl Outbox {
                 Some(_) => ops.extend(self.ops.pop_front()),
             }
         }
+        if self.ops.is_empty() {
+            // A large install leaves no large queue behind.
+            self.ops = VecDeque::new();
+        }
         let requests: Vec<(PlanKey, PlanOp)> =
             ops.iter().map(|op| (shared.plan_key(op.id()), request(op, shared))).collect();
         let answer = shared.store("plan", |ledger| matched("plan", requests.len(), ledger.plan(&requests)?));

@@ -1,11 +1,12 @@
 //! The installed plans, by id, with what they share interned. Pure bookkeeping under one lock; no user code, no store.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
+use super::installed::Common;
 use super::{Installed, Policy, state};
 use crate::key::{Fingerprint, PlanId};
 use crate::schedule::Schedule;
@@ -26,6 +27,9 @@ pub(crate) struct Registry {
     hasher: DefaultHashBuilder,
     schedules: HashSet<Arc<Schedule>>,
     policies: HashSet<Arc<Policy>>,
+    commons: HashSet<Arc<Common>>,
+    /// Plans that have gone since the last tidying.
+    gone: usize,
     next_seq: u32,
     epoch: u32,
     /// Disabled plans whose generation was asked to be closed, although they were not installed here.
@@ -73,27 +77,14 @@ impl Registry {
     /// Puts in a plan, in the place of what has its id; what that was.
     pub(crate) fn install(&mut self, wanted: Wanted) -> (Arc<Installed>, Option<Arc<Installed>>) {
         let Wanted { id, fingerprint, schedule, policy, payload, offset } = wanted;
-        let schedule = match self.schedules.get(&schedule) {
-            Some(there) => Arc::clone(there),
-            None => {
-                let new = Arc::new(schedule);
-                self.schedules.insert(Arc::clone(&new));
-                new
-            }
-        };
-        let policy = match self.policies.get(&policy) {
-            Some(there) => Arc::clone(there),
-            None => {
-                let new = Arc::new(policy);
-                self.policies.insert(Arc::clone(&new));
-                new
-            }
-        };
+        let schedule = intern(&mut self.schedules, schedule);
+        let policy = intern(&mut self.policies, policy);
+        let common = intern(&mut self.commons, Common { schedule, policy, offset });
         self.closed.remove(&id);
         self.failed.remove(&id);
         let seq = self.next_seq;
         self.next_seq = self.next_seq.wrapping_add(1);
-        let plan = Arc::new(Installed::new(id, fingerprint, schedule, policy, payload, offset, seq, self.epoch));
+        let plan = Arc::new(Installed::new(id, fingerprint, common, payload, seq, self.epoch));
         let hash = self.hash(plan.id.as_str());
         let before = match self.table.find_mut(hash, |there| there.id == plan.id) {
             Some(there) => {
@@ -119,8 +110,15 @@ impl Registry {
         Some(plan)
     }
 
-    /// Forgets what nobody shares any more.
-    pub(crate) fn tidy(&mut self) {
+    /// Forgets what nobody shares any more, once as many plans have gone as there are shared things to look at, so that
+    /// taking out one plan costs the same however many there are.
+    pub(crate) fn tidy(&mut self, gone: usize) {
+        self.gone += gone;
+        if self.gone <= self.commons.len() {
+            return;
+        }
+        self.gone = 0;
+        self.commons.retain(|common| Arc::strong_count(common) > 1);
         self.schedules.retain(|schedule| Arc::strong_count(schedule) > 1);
         self.policies.retain(|policy| Arc::strong_count(policy) > 1);
     }
@@ -140,4 +138,14 @@ impl Registry {
     pub(crate) fn failed(&self, id: &PlanId) -> Option<&str> {
         self.failed.get(id).map(String::as_str)
     }
+}
+
+/// The one of its kind that is in `all`, where `value` is put if there was none.
+fn intern<T: Eq + Hash>(all: &mut HashSet<Arc<T>>, value: T) -> Arc<T> {
+    if let Some(there) = all.get(&value) {
+        return Arc::clone(there);
+    }
+    let new = Arc::new(value);
+    all.insert(Arc::clone(&new));
+    new
 }

@@ -13,7 +13,7 @@ use super::stats::Counters;
 use super::{Installed, Registry};
 use crate::budget::RetryBudget;
 use crate::clock::{Clock, Signal};
-use crate::engine::claimer::ClaimerMail;
+use crate::engine::claimer::{ClaimerMail, RUN_AHEAD};
 use crate::engine::timer::{GroupKey, TimerMail};
 use crate::engine::worker::Finished;
 use crate::job::Job;
@@ -288,7 +288,11 @@ impl Shared {
     pub(crate) fn next_work(&self, number: usize) -> Option<Arc<RunCell>> {
         let take = || {
             let cell = self.work.try_recv()?;
-            self.queued.fetch_sub(1, Ordering::AcqRel);
+            let queued = self.queued.fetch_sub(1, Ordering::AcqRel) - 1;
+            if self.config.exclusive && queued == RUN_AHEAD {
+                // The claimer, which waited for this, may run ahead once more.
+                self.claimer.signal().notify();
+            }
             Some(cell)
         };
         take().or_else(|| {

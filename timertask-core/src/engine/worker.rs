@@ -43,8 +43,8 @@ impl Worker {
     }
 
     /// Runs `cell`, or gives it back if it is too late for that.
-    fn run(&self, cell: &Arc<RunCell>) -> Option<Finished> {
-        let (now, mono) = (self.shared.clock.now(), self.shared.clock.monotonic());
+    fn run(&self, cell: &Arc<RunCell>, now: Timestamp) -> Option<Finished> {
+        let mono = self.shared.clock.monotonic();
         let plan = &cell.plan;
         let late = cell.kind == RunKind::Scheduled && now > cell.due.saturating_add(plan.policy.start_window);
         let dropped = cell.kind != RunKind::Manual && plan.is_gone();
@@ -76,9 +76,8 @@ impl Worker {
         let budget = cell.plan.policy.retry.map(crate::budget::RetryBudget::normalised);
         let tries = budget.map_or(1, |b| b.attempts);
         loop {
-            let mono = self.shared.clock.monotonic();
             let timeout = budget.map(|b| b.timeout).filter(|t| !t.is_zero());
-            cell.begin_try(mono, timeout);
+            cell.begin_try(timeout.map(|timeout| self.shared.clock.monotonic().saturating_add(timeout)));
             if let Some(end) = cell.deadline() {
                 self.shared.note_deadline(end);
             }
@@ -187,7 +186,7 @@ impl Room for Worker {
         &self.shared.worker_signals[self.number]
     }
 
-    fn turn(&mut self, _now: Timestamp) -> Turn {
+    fn turn(&mut self, now: Timestamp) -> Turn {
         let Some(cell) = self.shared.next_work(self.number) else {
             let over = match self.shared.phase() {
                 Phase::Open => false,
@@ -196,9 +195,11 @@ impl Room for Worker {
             };
             return if over { Turn::Done } else { Turn::Wait(None) };
         };
-        let finished = self.run(&cell);
+        let finished = self.run(&cell, now);
         self.shared.busy.fetch_sub(1, Ordering::AcqRel);
-        self.shared.claimer.signal().notify();
+        if !self.shared.config.exclusive {
+            self.shared.claimer.signal().notify();
+        }
         if let Some(finished) = finished {
             self.shared.scribe.send(ScribeMail::Finished(finished));
         }

@@ -22,8 +22,7 @@ const CLOSED: u32 = 1 << 31;
 #[derive(Debug)]
 struct Plan {
     id: Option<PlanId>,
-    /// In halves, so that the row needs no 16-byte alignment.
-    fingerprint: [u64; 2],
+    fingerprint: Fingerprint,
     effective_from: i64,
     cursor: i64,
     low_water: i64,
@@ -87,7 +86,7 @@ impl Plans {
         });
         let plan = index(self.rows.push(Plan {
             id: key.plan.clone(),
-            fingerprint: [0; 2],
+            fingerprint: Fingerprint::EMPTY,
             effective_from: 0,
             cursor: 0,
             low_water: 0,
@@ -115,10 +114,9 @@ impl Plans {
     /// The plan's row, but for its pause.
     pub(super) fn row(&self, plan: u32) -> PlanRow {
         let row = self.plan(plan);
-        let fingerprint = (u128::from(row.fingerprint[0]) << 64) | u128::from(row.fingerprint[1]);
         PlanRow {
             generation: Generation {
-                fingerprint: Fingerprint::from_bits(fingerprint),
+                fingerprint: row.fingerprint,
                 effective_from: Trigger::from_secs(row.effective_from),
             },
             closed: row.namespace & CLOSED != 0,
@@ -133,9 +131,8 @@ impl Plans {
 
     /// Writes the plan's row, but for its pause.
     pub(super) fn set(&mut self, plan: u32, row: &PlanRow) {
-        let fingerprint = row.generation.fingerprint.bits();
         let to = self.rows.get_mut(plan as usize);
-        to.fingerprint = halves(fingerprint);
+        to.fingerprint = row.generation.fingerprint;
         to.effective_from = row.generation.effective_from.as_secs();
         to.cursor = row.cursor.as_secs();
         to.low_water = row.low_water.as_secs();
@@ -173,14 +170,16 @@ impl Plans {
     /// The numbers of the namespace's first `limit` plans after `after`, by id.
     pub(super) fn by_id(&mut self, namespace: &Namespace, after: Option<&PlanId>, limit: usize) -> Vec<u32> {
         if self.sorted.len() < self.rows.len() {
-            // Plans are only ever added, so an order of all is still good where it has them all.
+            // Plans are only ever added, so an order of all is still good where it has them all. Otherwise the stable sort
+            // finds what was in order before as one run, and merges the new ones into it.
             let (rows, namespaces) = (&self.rows, &self.namespaces);
             let name = |n: u32| {
                 let row = rows.get(n as usize);
                 (&namespaces[(row.namespace & !CLOSED) as usize], &row.id)
             };
-            self.sorted = (0..index(rows.len())).collect();
-            self.sorted.sort_unstable_by(|a, b| name(*a).cmp(&name(*b)));
+            self.sorted.reserve_exact(rows.len() - self.sorted.len());
+            self.sorted.extend(index(self.sorted.len())..index(rows.len()));
+            self.sorted.sort_by(|a, b| name(*a).cmp(&name(*b)));
         }
         // `None` is the namespace itself, and comes before each plan's id.
         let last = (namespace, after);
@@ -196,9 +195,4 @@ fn hash(hasher: &DefaultHashBuilder, namespace: &str, plan: &str) -> u64 {
 
 fn maybe(secs: i64) -> Option<Trigger> {
     (secs != NEVER).then(|| Trigger::from_secs(secs))
-}
-
-/// The upper and the lower half.
-fn halves(bits: u128) -> [u64; 2] {
-    [(bits >> 64) as u64, (bits & u128::from(u64::MAX)) as u64]
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::Inner;
 use crate::engine::{GenerationOp, GroupKey, Installed, Policy, ScribeMail, TimerMail, Wanted, state};
 use crate::error::SchedulerError;
-use crate::fingerprint;
+use crate::fingerprint::Fingerprints;
 use crate::key::{Fingerprint, PlanId};
 use crate::observer::Event;
 use crate::plan::Plan;
@@ -114,14 +114,12 @@ impl Inner {
     /// place in the set.
     fn try_calendars(&self, plans: &[Plan]) -> HashMap<usize, PlanError> {
         let now = self.shared.clock.now().trigger();
-        let defaults = self.shared.config.defaults_fingerprint;
+        let mut fingerprints = Fingerprints::new(self.shared.config.defaults_fingerprint);
         let mut wrong = HashMap::new();
         for (index, plan) in plans.iter().enumerate() {
             let Some(name) = plan.rest.calendar.as_deref().filter(|_| plan.enabled) else { continue };
             let there = self.shared.registry().find(&plan.id).cloned();
-            if there
-                .is_some_and(|t| t.state() != state::FAILED && t.fingerprint == fingerprint::of_plan(plan, defaults))
-            {
+            if there.is_some_and(|t| t.state() != state::FAILED && t.fingerprint == fingerprints.of(plan)) {
                 continue;
             }
             let Ok(schedule) = self.schedule_of(plan) else { continue };
@@ -136,7 +134,7 @@ impl Inner {
     /// How `plans` differ from what is installed. A set with a bad or a double id is refused as a whole.
     fn differ(&self, plans: &[Plan], tried: &HashMap<usize, PlanError>) -> Result<Difference, SchedulerError> {
         let epoch = self.shared.registry_mut().next_epoch();
-        let defaults = self.shared.config.defaults_fingerprint;
+        let mut fingerprints = Fingerprints::new(self.shared.config.defaults_fingerprint);
         let mut difference = Difference::default();
         let mut disabled = Vec::new();
         let mut fresh: HashSet<&str> = HashSet::new();
@@ -148,7 +146,7 @@ impl Inner {
                 None => !fresh.insert(&plan.id),
             };
             if let Some(there) = before
-                .filter(|there| plan.enabled && !double && there.fingerprint == fingerprint::of_plan(plan, defaults))
+                .filter(|there| plan.enabled && !double && there.fingerprint == fingerprints.of(plan))
             {
                 if let Some(reason) = tried.get(&index) {
                     let failure = PlanFailure { id: there.id.clone(), reason: reason.clone(), kept: true };
@@ -186,7 +184,7 @@ impl Inner {
         tried: Option<&PlanError>,
         difference: &mut Difference,
     ) {
-        let fingerprint = fingerprint::of_plan(plan, self.shared.config.defaults_fingerprint);
+        let fingerprint = Fingerprints::new(self.shared.config.defaults_fingerprint).of(plan);
         if before.as_ref().is_some_and(|before| before.fingerprint == fingerprint) {
             difference.unchanged += 1;
             return;
@@ -286,9 +284,7 @@ impl Inner {
             gone.extend(before);
             ops.push(GenerationOp::Open(plan, replaces));
         }
-        if !gone.is_empty() {
-            registry.tidy();
-        }
+        registry.tidy(gone.len());
         drop(registry);
         gone.retain(|plan| plan.generation().is_some());
         if !gone.is_empty() {
