@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
 use std::time::Duration;
 
 use crate::budget::RetryBudget;
@@ -83,8 +83,6 @@ pub(crate) struct Installed {
     effective_from: AtomicI64,
     /// Install order.
     pub(crate) seq: u32,
-    /// The reconcile that saw it last.
-    seen: AtomicU32,
     state: AtomicU8,
     /// Whether the scribe was told that slots may have been missed, and has not read it.
     walk_asked: AtomicBool,
@@ -105,7 +103,6 @@ impl Installed {
         common: Arc<Common>,
         payload: Option<Arc<[u8]>>,
         seq: u32,
-        epoch: u32,
     ) -> Self {
         Self {
             id,
@@ -115,7 +112,6 @@ impl Installed {
             start: AtomicI64::new(i64::MAX),
             effective_from: AtomicI64::new(i64::MAX),
             seq,
-            seen: AtomicU32::new(epoch),
             state: AtomicU8::new(state::PENDING),
             walk_asked: AtomicBool::new(false),
         }
@@ -160,15 +156,6 @@ impl Installed {
 
     pub(crate) fn walk_read(&self) {
         self.walk_asked.store(false, Ordering::Release);
-    }
-
-    /// Marks it as seen by reconcile `epoch`; whether that one had seen it before.
-    pub(crate) fn see(&self, epoch: u32) -> bool {
-        self.seen.swap(epoch, Ordering::Relaxed) == epoch
-    }
-
-    pub(crate) fn seen(&self) -> u32 {
-        self.seen.load(Ordering::Relaxed)
     }
 
     pub(crate) fn start(&self) -> Trigger {

@@ -31,11 +31,26 @@ pub(crate) struct Registry {
     /// Plans that have gone since the last tidying.
     gone: usize,
     next_seq: u32,
-    epoch: u32,
     /// Disabled plans whose generation was asked to be closed, although they were not installed here.
     closed: HashSet<PlanId>,
     /// Plans that failed at the last reconcile, and why.
     failed: HashMap<PlanId, String>,
+}
+
+/// Which plans a reconcile has seen: one bit for each place of the table, which stays as it is while it is read.
+pub(crate) struct Seen(Vec<u64>);
+
+impl Seen {
+    fn has(&self, index: usize) -> bool {
+        self.0[index / 64] & (1 << (index % 64)) != 0
+    }
+
+    /// Whether it was there before.
+    fn add(&mut self, index: usize) -> bool {
+        let before = self.has(index);
+        self.0[index / 64] |= 1 << (index % 64);
+        before
+    }
 }
 
 impl Registry {
@@ -63,10 +78,22 @@ impl Registry {
         self.table.iter().map(|plan| plan.id.clone()).collect()
     }
 
-    /// A number for a new reconcile, unlike that of the ones before.
-    pub(crate) fn next_epoch(&mut self) -> u32 {
-        self.epoch = self.epoch.wrapping_add(1);
-        self.epoch
+    /// What a reconcile has seen before it has seen any.
+    pub(crate) fn nothing_seen(&self) -> Seen {
+        Seen(vec![0; self.table.num_buckets().div_ceil(64)])
+    }
+
+    /// Finds a plan for a reconcile; with it, whether that one has seen it before.
+    pub(crate) fn see(&self, id: &str, seen: &mut Seen) -> Option<(&Arc<Installed>, bool)> {
+        let index = self.table.find_bucket_index(self.hash(id), |plan| plan.id.as_str() == id)?;
+        let before = seen.add(index);
+        Some((self.table.get_bucket(index)?, before))
+    }
+
+    /// The plans that a reconcile has not seen.
+    pub(crate) fn unseen(&self, seen: &Seen) -> impl Iterator<Item = &Arc<Installed>> {
+        let buckets = (0..self.table.num_buckets()).filter(|index| !seen.has(*index));
+        buckets.filter_map(|index| self.table.get_bucket(index))
     }
 
     pub(crate) fn reserve(&mut self, n: usize) {
@@ -84,7 +111,7 @@ impl Registry {
         self.failed.remove(&id);
         let seq = self.next_seq;
         self.next_seq = self.next_seq.wrapping_add(1);
-        let plan = Arc::new(Installed::new(id, fingerprint, common, payload, seq, self.epoch));
+        let plan = Arc::new(Installed::new(id, fingerprint, common, payload, seq));
         let hash = self.hash(plan.id.as_str());
         let before = match self.table.find_mut(hash, |there| there.id == plan.id) {
             Some(there) => {

@@ -1,9 +1,8 @@
 //! The table of plan rows: compact, since a service may have a million plans and few of them have any records.
 
-use std::collections::HashMap;
 use std::hash::BuildHasher;
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
 use super::chunked::{Chunked, index};
 use crate::key::{Fence, Fingerprint, Namespace, PlanId, PlanKey};
@@ -16,7 +15,7 @@ pub(super) const NONE: u32 = u32::MAX;
 const NEVER: i64 = i64::MIN;
 const CLOSED: u32 = 1 << 31;
 
-/// A plan's row in 88 bytes: what is rare (a pause, slots, range records) stands elsewhere, under [`records`].
+/// A plan's row in 80 bytes: what is rare stands elsewhere, slots, range records and a pause under [`records`].
 ///
 /// [`records`]: Plan::records
 #[derive(Debug)]
@@ -28,7 +27,6 @@ struct Plan {
     low_water: i64,
     fence: u64,
     last_success: i64,
-    window_from: i64,
     /// Where its records stand; [`NONE`] where it has none.
     records: u32,
     /// The number of its namespace, and [`CLOSED`].
@@ -41,6 +39,8 @@ pub(super) struct Plans {
     rows: Chunked<Plan>,
     index: HashTable<u32>,
     hasher: DefaultHashBuilder,
+    /// Where the first window begins, of plans that were opened again: few, or short of an edit of all.
+    windows: HashMap<u32, Trigger>,
     namespaces: Vec<Namespace>,
     numbers: HashMap<Namespace, u32>,
     /// The plans by key, as far as they were sorted for a reader.
@@ -53,6 +53,7 @@ impl Plans {
             rows: Chunked::new(),
             index: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
+            windows: HashMap::new(),
             namespaces: Vec::new(),
             numbers: HashMap::new(),
             sorted: Vec::new(),
@@ -92,7 +93,6 @@ impl Plans {
             low_water: 0,
             fence: 0,
             last_success: NEVER,
-            window_from: NEVER,
             records: NONE,
             namespace,
         }));
@@ -113,6 +113,7 @@ impl Plans {
 
     /// The plan's row, but for its pause.
     pub(super) fn row(&self, plan: u32) -> PlanRow {
+        let window_from = if self.windows.is_empty() { None } else { self.windows.get(&plan).copied() };
         let row = self.plan(plan);
         PlanRow {
             generation: Generation {
@@ -124,7 +125,7 @@ impl Plans {
             low_water: Trigger::from_secs(row.low_water),
             fence: Fence::from_u64(row.fence),
             last_success: maybe(row.last_success),
-            window_from: maybe(row.window_from),
+            window_from,
             pause: None,
         }
     }
@@ -138,8 +139,12 @@ impl Plans {
         to.low_water = row.low_water.as_secs();
         to.fence = row.fence.as_u64();
         to.last_success = row.last_success.map_or(NEVER, Trigger::as_secs);
-        to.window_from = row.window_from.map_or(NEVER, Trigger::as_secs);
         to.namespace = (to.namespace & !CLOSED) | if row.closed { CLOSED } else { 0 };
+        match row.window_from {
+            Some(from) => drop(self.windows.insert(plan, from)),
+            None if self.windows.is_empty() => {}
+            None => drop(self.windows.remove(&plan)),
+        }
     }
 
     pub(super) fn cursor(&self, plan: u32) -> Trigger {

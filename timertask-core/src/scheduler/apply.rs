@@ -133,20 +133,19 @@ impl Inner {
 
     /// How `plans` differ from what is installed. A set with a bad or a double id is refused as a whole.
     fn differ(&self, plans: &[Plan], tried: &HashMap<usize, PlanError>) -> Result<Difference, SchedulerError> {
-        let epoch = self.shared.registry_mut().next_epoch();
         let mut fingerprints = Fingerprints::new(self.shared.config.defaults_fingerprint);
         let mut difference = Difference::default();
         let mut disabled = Vec::new();
         let mut fresh: HashSet<&str> = HashSet::new();
         let registry = self.shared.registry();
+        let mut seen = registry.nothing_seen();
         for (index, plan) in plans.iter().enumerate() {
-            let before = registry.find(&plan.id);
-            let double = match before {
-                Some(there) => there.see(epoch),
-                None => !fresh.insert(&plan.id),
+            let (before, double) = match registry.see(&plan.id, &mut seen) {
+                Some((there, double)) => (Some(there), double),
+                None => (None, !fresh.insert(&plan.id)),
             };
-            if let Some(there) = before
-                .filter(|there| plan.enabled && !double && there.fingerprint == fingerprints.of(plan))
+            if let Some(there) =
+                before.filter(|there| plan.enabled && !double && there.fingerprint == fingerprints.of(plan))
             {
                 if let Some(reason) = tried.get(&index) {
                     let failure = PlanFailure { id: there.id.clone(), reason: reason.clone(), kept: true };
@@ -169,8 +168,7 @@ impl Inner {
             }
         }
         difference.disabled = Some(disabled);
-        let absent = registry.iter().filter(|plan| plan.seen() != epoch).cloned();
-        difference.removed.extend(absent);
+        difference.removed.extend(registry.unseen(&seen).cloned());
         difference.removed.sort_by_key(|plan| plan.seq);
         Ok(difference)
     }
