@@ -41,9 +41,7 @@ fn bytes_per_plan(n: usize, with_payload: bool) -> f64 {
     // The first sweep looks at the plans of the ledger; what it needs for that counts, too.
     std::thread::sleep(Duration::from_secs(7));
     let bytes = (Allocated::now().bytes - before.bytes - text) as f64 / n as f64;
-    println!("{:?}", scheduler.close(Duration::from_secs(5)).expect("it closes"));
-    drop(scheduler);
-    println!("left: {}", settled().bytes as isize - before.bytes as isize);
+    scheduler.close(Duration::from_secs(5)).expect("it closes");
     bytes
 }
 

@@ -77,7 +77,8 @@ pub(crate) struct Installed {
     pub(crate) id: PlanId,
     pub(crate) fingerprint: Fingerprint,
     common: Arc<Common>,
-    pub(crate) payload: Option<Arc<[u8]>>,
+    /// Without the counters of an `Arc`, since nobody else holds it for long.
+    pub(crate) payload: Option<Box<[u8]>>,
     /// Slots at or before it are not this plan's to start live: the later of effective-from and the cursor when opened.
     start: AtomicI64,
     effective_from: AtomicI64,
@@ -101,7 +102,7 @@ impl Installed {
         id: PlanId,
         fingerprint: Fingerprint,
         common: Arc<Common>,
-        payload: Option<Arc<[u8]>>,
+        payload: Option<Box<[u8]>>,
         seq: u32,
     ) -> Self {
         Self {

@@ -17,7 +17,7 @@ pub(crate) struct Wanted {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) schedule: Schedule,
     pub(crate) policy: Policy,
-    pub(crate) payload: Option<Arc<[u8]>>,
+    pub(crate) payload: Option<Box<[u8]>>,
     pub(crate) offset: u32,
 }
 

@@ -230,7 +230,7 @@ impl Inner {
             retry,
         };
         let offset = offset(&id, rest.spread);
-        Ok(Wanted { id, fingerprint, schedule, policy, payload: plan.payload.clone(), offset })
+        Ok(Wanted { id, fingerprint, schedule, policy, payload: plan.payload.as_deref().map(Box::from), offset })
     }
 
     fn schedule_of(&self, plan: &Plan) -> Result<Schedule, PlanError> {
