@@ -340,12 +340,13 @@ impl Evidence<'_> {
         let orphaned = self.healthy_since.is_some() && !self.cared_for_since.contains_key(&plan.key);
         // What is missed waits for its plan and for a permit; both may have become free just now.
         let free_since = plan.slots.iter().filter(|s| s.attempt > 0).filter_map(|s| s.ended_at).max();
-        let free_since = free_since.max(waits.permit_since).unwrap_or(Timestamp::EPOCH);
+        let free_since = free_since.max(waits.permit_since).unwrap_or(Timestamp::EPOCH).min(now);
         let busy = waits.excused || plan.slots.iter().any(|s| matches!(s.state, SlotState::Running | SlotState::Open));
         for (i, generation) in generations.iter().enumerate() {
             let Some(expected) = self.expected.get(&(plan.key.clone(), generation.fingerprint)) else { continue };
-            // A generation ends where the next one begins; the last one now.
-            let end = generations.get(i + 1).map_or(now.trigger(), |next| next.effective_from);
+            // A generation ends where a later one begins (the clock rule may have moved that back); the last one now.
+            let later = generations[i + 1..].iter().map(|later| later.effective_from);
+            let end = later.min().unwrap_or(now.trigger()).min(now.trigger());
             let mut at = generation.effective_from;
             while let Some(next) = expected.schedule.next_trigger(at).filter(|next| *next <= end) {
                 at = next;

@@ -37,6 +37,11 @@ impl Line {
         self.calls.load(Ordering::Acquire) > 0
     }
 
+    /// Clocks were stepped: what was noted under the old ones says nothing.
+    pub(super) fn forget(&self) {
+        self.last_fault.store(i64::MIN, Ordering::Release);
+    }
+
     /// When a call last failed, or came back late.
     pub(super) fn last_fault(&self) -> Option<Timestamp> {
         match self.last_fault.load(Ordering::Acquire) {

@@ -383,6 +383,29 @@ impl Cluster {
         self.clock.settle();
     }
 
+    /// Steps all wall clocks, the store's too; see [`FakeClock::step_wall`].
+    ///
+    /// # Blocking
+    /// Until all are at rest.
+    pub fn step_wall(&mut self, by: TimeDelta) {
+        self.clock.note_with(|| format!("wall clocks are stepped by {by}"));
+        self.clock.step_wall(by);
+        let now = self.clock.now();
+        for life in self.instances.iter_mut().filter_map(|instance| instance.live.as_mut()) {
+            life.fit_since = life.fit_since.map(|_| now);
+            life.line.forget();
+        }
+        self.clock.settle();
+    }
+
+    /// All hosts sleep for `d`; see [`FakeClock::suspend`].
+    ///
+    /// # Blocking
+    /// Until all are at rest.
+    pub fn suspend_all(&mut self, d: Duration) {
+        self.step_wall(TimeDelta::from_std(d).unwrap_or(TimeDelta::MAX));
+    }
+
     /// Cuts an instance off the store: each call fails at once as unreachable.
     ///
     /// # Panics

@@ -3,6 +3,7 @@
 
 #![expect(clippy::expect_used, reason = "tests, and what helps them")]
 
+mod cluster;
 mod ledger;
 
 use std::cell::Cell;
