@@ -101,9 +101,10 @@ impl Builder {
         }
     }
 
-    /// How many jobs run at once; 0 counts as 1, which is strictly serial.
+    /// How many jobs run at once, each on a thread of its own; 0 counts as 1, which is strictly serial, more than 10,000
+    /// as 10,000.
     pub fn concurrency(mut self, jobs: usize) -> Self {
-        self.concurrency = jobs.max(1);
+        self.concurrency = jobs.clamp(1, 10_000);
         self
     }
 

@@ -367,3 +367,100 @@ fn wait_and_check_end_early_with_the_reason() {
     let record = &scheduler.run_history(None)[0];
     assert_eq!(record.ended_at, micros("00:01:20"));
 }
+
+#[test]
+fn a_cancel_mark_reaches_the_run_with_its_next_renewal() {
+    use timertask_core::Ledger;
+    use timertask_core::seam::{Cancel, PlanOp};
+    let clock = FakeClock::new();
+    let ledger = ledger(&clock);
+    let (log, events) = (Log::default(), Log::default());
+    let inner = log.clone();
+    let job = move |run: &Run| -> Result<(), BoxError> {
+        let stop = run.wait(secs(600)).unwrap_err();
+        let asked = run.cancel().unwrap();
+        inner.add(format!("{stop:?} by {} {}", asked.by, asked.why));
+        Err(stop.into())
+    };
+    let scheduler = start(Scheduler::builder(job).observer(Ear(events.clone())), &clock, &ledger);
+    scheduler.reconcile([minutely("p")]).unwrap();
+    clock.advance(secs(61));
+    let cancel = Cancel { by: "ann".to_owned(), why: "wrong data".to_owned() };
+    let _ = ledger.plan(&[(key("p"), PlanOp::Cancel { at: t("00:01:00"), request: None, cancel })]).unwrap();
+    clock.advance(secs(10));
+    assert_eq!(log.lines(), ["Cancelled by ann wrong data"]);
+    assert_eq!(history(&scheduler), ["p 00:01:00 cancelled"]);
+    assert_eq!(events.lines().iter().filter(|l| *l == "cancel asked 00:01:00").count(), 1);
+}
+
+#[test]
+fn after_the_term_of_a_set_budget_nobody_vouches_for_the_run_any_more() {
+    let clock = FakeClock::new();
+    let ledger = ledger(&clock);
+    let log = Log::default();
+    let (inner, time) = (log.clone(), clock.clone());
+    let job = move |run: &Run| -> Result<(), BoxError> {
+        let _ = time.wait(&Signal::new(), Some(Until::Monotonic(time.monotonic() + secs(200))));
+        inner.add(format!("{:?}", run.check()));
+        Ok(())
+    };
+    let scheduler = start(Scheduler::builder(job), &clock, &ledger);
+    scheduler.reconcile([Plan::new("p", "@hourly").retry(budget(1, 10, 0))]).unwrap();
+    clock.advance(secs(3600 + 180));
+    // Its term was 40 s; a lease and three sweeps later it is orphaned, and the plan is free.
+    assert_eq!(tally(&ledger, "p"), [("orphaned".to_owned(), 1)].into());
+    clock.advance(secs(60));
+    assert_eq!(log.len(), 1);
+    assert_eq!(history(&scheduler), ["p 01:00:00 lease lost"]);
+}
+
+#[test]
+fn namespaces_share_a_store_and_nothing_else() {
+    let clock = FakeClock::new();
+    let ledger = ledger(&clock);
+    let log = Log::default();
+    let both: Vec<_> = ["shop", "bank"]
+        .into_iter()
+        .map(|name| {
+            let s = start(Scheduler::builder(recorder(&log)).namespace(name), &clock.view(name), &ledger);
+            s.reconcile([minutely("p")]).unwrap();
+            s
+        })
+        .collect();
+    clock.advance(secs(125));
+    assert_eq!(log.len(), 4);
+    both[0].reconcile([]).unwrap();
+    clock.advance(secs(60));
+    assert_eq!(log.len(), 5);
+    for bad in ["", "a b", "ü", &"x".repeat(65)] {
+        assert!(Scheduler::builder(|_: &Run| Ok(())).namespace(bad).clock(clock.clone()).start().is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn durations_without_measure_panic_nowhere() {
+    let clock = FakeClock::new();
+    let ledger = ledger(&clock);
+    let log = Log::default();
+    let max = std::time::Duration::MAX;
+    let scheduler = start(Scheduler::builder(worker(&log, secs(3))).max_skew(max), &clock, &ledger);
+    let all = RetryBudget { attempts: u32::MAX, timeout: max, backoff: max, slack: max };
+    let plan = |id: &str| Plan::new(id, "*/7 * * * * *").start_window(max).catch_up_window(max);
+    scheduler
+        .reconcile([
+            plan("a").retry(all),
+            plan("b").overlap(Overlap::Allow(u32::MAX)),
+            plan("c").overlap(Overlap::QueueOne).catch_up(CatchUp::None),
+            plan("d").spread(max),
+            plan("e").spread(secs(4)).retry(RetryBudget::ZERO),
+        ])
+        .unwrap();
+    clock.advance(secs(120));
+    clock.suspend(secs(400 * 86_400));
+    clock.advance(secs(120));
+    for id in ["a", "b", "c", "e"] {
+        assert!(log.lines().iter().filter(|l| l.starts_with(id)).count() > 20, "{id}: {:?}", log.lines());
+    }
+    assert!(scheduler.health().threads_panicked.is_empty(), "{:?}", scheduler.health());
+    assert!(scheduler.close(max).unwrap().is_clean());
+}

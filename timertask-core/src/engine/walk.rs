@@ -266,7 +266,9 @@ impl Stepping {
         };
         let closes = plan.due(missed).saturating_add(plan.policy.start_window);
         if now <= closes {
-            return Next::Over(Step::At(mono + closes.since(now) + Duration::from_millis(1)));
+            return Next::Over(Step::At(
+                mono.saturating_add(closes.since(now)).saturating_add(Duration::from_millis(1)),
+            ));
         }
         if let Some(wait) = self.wait_for_queue(shared, mono) {
             return Next::Over(wait);
@@ -300,7 +302,7 @@ impl Stepping {
             self.walk.seen_running = Some(mono);
             return Some(Step::At(mono + SECOND));
         }
-        let free = self.walk.seen_running? + plan.policy.start_window;
+        let free = self.walk.seen_running?.saturating_add(plan.policy.start_window);
         (mono < free).then_some(Step::At(free))
     }
 }
