@@ -129,6 +129,7 @@ fn after_a_store_was_lost_nothing_of_the_past_fires_and_plans_are_opened_again()
     assert_eq!(once.len(), ran.len());
     assert!(ran.len() >= 4, "{ran:?}");
     assert!(row(&empty, "p").unwrap().generation.effective_from > t("00:03:05"));
+    assert_eq!(scheduler.stats().yielded, 0, "no slot was asked for twice");
 }
 
 /// A ledger whose store can be lost.

@@ -173,6 +173,38 @@ fn start_reconcile_blocks_until_close() {
     });
 }
 
+#[test]
+fn three_instances_on_one_ledger_start_each_slot_once() {
+    let _turn = turn();
+    let ledger = MemLedger::new().keeping(usize::MAX);
+    let (tx, rx) = sender();
+    let all: Vec<_> = (0..3)
+        .map(|n| {
+            let tx = tx.clone();
+            let job = move |run: &Run| -> Result<(), BoxError> {
+                tx.send(run.slot_key().to_string())?;
+                Ok(())
+            };
+            let scheduler = Scheduler::builder(job).instance(format!("i{n}")).ledger(ledger.clone()).start().unwrap();
+            scheduler.reconcile((0..30).map(|n| Plan::new(format!("p{n}"), "* * * * * *"))).unwrap();
+            scheduler
+        })
+        .collect();
+    drop(tx);
+    let mut ran: Vec<_> = (0..120).map(|_| rx.recv_timeout(PATIENCE).unwrap()).collect();
+    for scheduler in all {
+        let report = scheduler.close(PATIENCE).unwrap();
+        assert!(report.is_clean(), "{report:?}");
+        assert!(scheduler.health().threads_panicked.is_empty());
+    }
+    ran.extend(rx.try_iter());
+    let all = ran.len();
+    ran.sort();
+    ran.dedup();
+    assert_eq!(ran.len(), all);
+    assert_eq!(threads().unwrap_or_default(), Vec::<String>::new());
+}
+
 /// Threads of which any may be late: a lost wake-up would show as a slot that waits for the next second or for ever.
 #[test]
 fn no_wake_up_is_lost_between_the_rooms() {

@@ -43,6 +43,7 @@ pub(crate) struct Outbox {
     /// So many are kept before those that are pointless are looked for.
     tidy_at: usize,
     not_before: Duration,
+    leaving: bool,
     /// Plans whose generation in the ledger was another's or closed, and the reconcile after which that was seen.
     foreign: HashMap<PlanId, u64>,
 }
@@ -75,11 +76,15 @@ impl Outbox {
     }
 
     /// While the scheduler closes: generations that were to be closed still are, if the store can be reached; none is
-    /// opened any more. Whether all is done.
-    pub(crate) fn leave(&mut self, shared: &Shared, mono: Duration) -> bool {
+    /// opened any more. Whether all is done; where nothing else is left to be done a fault is the end of it.
+    pub(crate) fn leave(&mut self, shared: &Shared, mono: Duration, last: bool) -> bool {
+        if !self.leaving {
+            // Whatever an earlier fault said, it is tried now.
+            (self.leaving, self.not_before) = (true, Duration::ZERO);
+        }
         self.ops.retain(|op| matches!(op, GenerationOp::Close(..)));
         let _ = self.turn(shared, mono);
-        if !self.ops.is_empty() && self.not_before > mono {
+        if last && !self.ops.is_empty() && self.not_before > mono {
             let (instance, left) = (&shared.config.instance, self.ops.len());
             log::warn!(target: "timertask::store", "{instance}: {left} generations could not be closed before the end");
             self.ops.clear();

@@ -389,8 +389,8 @@ impl Room for Scribe {
                 self.keeping.turn(&self.shared, mono);
             }
         }
-        let closed = phase != Phase::Closing || self.outbox.leave(&self.shared, mono);
-        let done = alone && self.ends.is_empty() && closed;
+        let last = alone && self.ends.is_empty();
+        let done = (phase != Phase::Closing || self.outbox.leave(&self.shared, mono, last)) && last;
         if phase == Phase::Leaving || (phase == Phase::Closing && done) {
             let left = self.ends.len();
             if left > 0 {
