@@ -159,3 +159,22 @@ fn each_try_has_a_channel_of_its_own() {
     assert_eq!(log.lines(), ["try 1 fired false", "try 2 fired false"]);
     assert_eq!(history(&scheduler), ["a 00:01:00 failed"]);
 }
+
+#[test]
+fn a_full_instance_asks_the_store_no_more_than_an_idle_one() {
+    let clock = FakeClock::new();
+    let ledger = ledger(&clock);
+    let log = Log::default();
+    let scheduler = start(Scheduler::builder(worker(&log, secs(3000))).concurrency(1), &clock, &ledger);
+    let plans = (0..20).map(|n| Plan::new(format!("p{n}"), "* * * * * *").catch_up(CatchUp::None));
+    scheduler.reconcile(plans).unwrap();
+    clock.advance(secs(120));
+    let (calls, turns) = (scheduler.stats().store_calls, clock.trace().steps);
+    clock.advance(secs(600));
+    let (calls, turns) = (scheduler.stats().store_calls - calls, clock.trace().steps - turns);
+    assert_eq!(log.len(), 1);
+    // Sweeps, renewals, and each second what has just become too late, of all plans together.
+    assert!(calls < 600 * 6, "{calls} calls in ten minutes");
+    assert!(turns < 600 * 12, "{turns} turns in ten minutes");
+    scheduler.close_now().unwrap();
+}

@@ -136,7 +136,7 @@ impl Sweep {
             lists.outbox.look(shared, &plan, row, answer.now);
             // A calendar is user code.
             match catch_unwind(AssertUnwindSafe(|| lags(&plan, row, answer.now))) {
-                Ok(true) => lists.walks.want(plan),
+                Ok(true) => lists.walks.hurry(plan),
                 Ok(false) => {}
                 Err(panic) => failed_by_calendar(&plan, panic),
             }

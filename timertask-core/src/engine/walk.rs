@@ -77,15 +77,21 @@ enum Next {
 }
 
 impl Walks {
-    /// A gap may be there.
+    /// A gap may be there. Where the plan is being walked already that walk comes to it: it knows when the first missed
+    /// slot's window closes.
     pub(crate) fn want(&mut self, plan: Arc<Installed>) {
         let seq = plan.seq;
-        match self.plans.get_mut(&seq) {
-            None => {
-                let walk = Walk { plan, not_before: Duration::ZERO, in_flight: false, seen_running: None, told: false };
-                self.plans.insert(seq, walk);
-                self.order.insert((Duration::ZERO, seq));
-            }
+        self.plans.entry(seq).or_insert_with(|| {
+            self.order.insert((Duration::ZERO, seq));
+            Walk { plan, not_before: Duration::ZERO, in_flight: false, seen_running: None, told: false }
+        });
+    }
+
+    /// A gap is there whose window has closed, by the store's clock, which may have stepped since the walk looked.
+    pub(crate) fn hurry(&mut self, plan: Arc<Installed>) {
+        let seq = plan.seq;
+        match self.plans.get(&seq) {
+            None => self.want(plan),
             Some(walk) if walk.in_flight => {}
             Some(_) => self.go_on(seq, Duration::ZERO),
         }
