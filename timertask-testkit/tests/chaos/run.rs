@@ -1,4 +1,5 @@
-//! One random run of a cluster, from a seed.
+//! One random run of a cluster, from a seed. Several test programs take it in.
+#![allow(dead_code, reason = "each of them uses a part of it")]
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -145,15 +146,31 @@ pub(crate) fn trace(seed: u64) -> Outcome {
 /// A run on a ledger of one's own; clones share it.
 pub(crate) fn trace_on<L: Ledger + Clone + 'static>(seed: u64, store: impl FnOnce(FakeClock) -> L) -> Outcome {
     let clock = FakeClock::seeded(seed);
+    let ledger = store(clock.clone());
+    trace_with(seed, clock, move |_| ledger.clone())
+}
+
+/// A run on a ledger that each instance opens with its own clock.
+pub(crate) fn trace_opened<L: Ledger + 'static>(
+    seed: u64,
+    open: impl Fn(Arc<dyn Clock>) -> L + Send + 'static,
+) -> Outcome {
+    trace_with(seed, FakeClock::seeded(seed), open)
+}
+
+fn trace_with<L: Ledger + 'static>(
+    seed: u64,
+    clock: FakeClock,
+    open: impl Fn(Arc<dyn Clock>) -> L + Send + 'static,
+) -> Outcome {
     let dice = Dice(FakeClock::seeded(!seed));
     let n = usize::try_from(2 + dice.below(3)).unwrap_or(2);
     let mut version = 0;
-    let ledger = store(clock.clone());
     let keep = Retention { age: Some(secs(300)), count: Some(20), keep_last: 2 };
     let mut cluster = Cluster::builder()
         .clock(clock.clone())
         .instances(n)
-        .store(move |_| ledger.clone())
+        .store(open)
         .plans(plans(version))
         .job(job(clock))
         .configure(move |_, builder| builder.retention(keep))
