@@ -1,12 +1,12 @@
 //! Several schedulers on one store and one simulated clock, with the faults of machines and networks at one method call
 //! each, and a check of every promise afterwards.
 //!
-//! * [`build`]: what a cluster is made of
-//! * [`link`]: one instance's way to the store
-//! * [`journal`]: the jobs' own log
-//! * [`witness`]: what the store was asked and answered
-//! * [`check`]: the promises, verified over all of it
-//! * [`expect`]: helpers that name slot and instance when they fail
+//! * `build`: what a cluster is made of
+//! * `link`: one instance's way to the store
+//! * `journal`: the jobs' own log
+//! * `witness`: what the store was asked and answered
+//! * `check`: the promises, verified over all of it
+//! * `expect`: helpers that name slot and instance when they fail
 
 mod build;
 mod check;
