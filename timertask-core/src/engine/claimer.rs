@@ -302,7 +302,7 @@ impl Claimer {
     fn read_mail(&mut self) {
         while let Some(mail) = self.shared.claimer.try_recv() {
             match mail {
-                ClaimerMail::Due(line) => self.due.take_in(&self.shared, &line),
+                ClaimerMail::Due(line) => self.due.take_in(&line),
                 ClaimerMail::Found(candidate) => self.keep(candidate),
                 ClaimerMail::Ended(plan) => {
                     self.waiting.hurry(plan.seq);

@@ -55,24 +55,18 @@ impl Default for Due {
 impl Due {
     /// Takes in what fell due. Batches of which nobody has a use any more don't pile up behind one that has a long start
     /// window.
-    pub(super) fn take_in(&mut self, shared: &Shared, line: &Arc<Line>) {
+    pub(super) fn take_in(&mut self, line: &Arc<Line>) {
         self.heap.extend(line.take().into_iter().map(|batch| Pending(batch, Arc::clone(line))));
         if self.heap.len() <= self.batches {
             return;
         }
-        self.heap.retain(|Pending(batch, line)| {
-            let superseded = line.is_superseded(batch.number, line.widest());
-            if superseded {
-                let left = batch.members.iter().skip(batch.pos);
-                left.filter(|plan| plan.is_active() && batch.at > plan.start()).for_each(|plan| shared.want_walk(plan));
-            }
-            !superseded
-        });
+        self.heap.retain(|Pending(batch, line)| !line.is_superseded(batch.number, line.widest()));
         self.batches = BATCHES.max(2 * self.heap.len());
     }
 
     /// Goes past due slots that nobody here will start, and tells whether one is left at the top. `too_late` hears of those
-    /// whose start window has closed.
+    /// whose start window has closed. Those that are superseded show as a gap when the newer slot is answered; an instance
+    /// that cannot keep up goes past them in one step, since it has no time for a walk of each.
     pub(super) fn next_is_live(
         &mut self,
         shared: &Shared,
@@ -90,21 +84,23 @@ impl Due {
                     continue;
                 }
             };
+            let late = now > batch.due.saturating_add(plan.policy.start_window);
+            if !late && line.is_superseded(batch.number, line.widest()) {
+                PeekMut::pop(top);
+                continue;
+            }
             let wanted = plan.is_active() && batch.at > plan.start();
             let superseded = line.is_superseded(batch.number, plan.policy.at_once());
-            let late = now > batch.due.saturating_add(plan.policy.start_window);
             if wanted && !superseded && !late {
                 return true;
             }
-            let passed = wanted.then(|| (Arc::clone(plan), batch.at));
+            let passed = (wanted && late).then(|| (Arc::clone(plan), batch.at));
             top.0.pos += 1;
             drop(top);
             if let Some((plan, at)) = passed {
                 // What nobody starts shows as a gap once its window has closed.
                 shared.want_walk(&plan);
-                if late {
-                    too_late(&plan, at);
-                }
+                too_late(&plan, at);
             }
         }
     }
