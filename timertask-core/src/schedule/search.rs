@@ -27,15 +27,20 @@ pub(crate) struct Matches<'a> {
 impl Matches<'_> {
     /// The least matching local time at or after `from`.
     pub(crate) fn next_local(&self, from: i64, steps: &mut Steps) -> Option<i64> {
+        self.next_local_before(i64::MAX, from, steps)
+    }
+
+    /// The same, if it lies before `end`. A calendar is not asked for what lies behind.
+    pub(crate) fn next_local_before(&self, end: i64, from: i64, steps: &mut Steps) -> Option<i64> {
         let mut local = self.fields.next_local(from, self.years, steps)?;
         if let Some(calendar) = self.calendar {
-            while excludes(calendar, local) {
+            while local < end && excludes(calendar, local) {
                 steps.take(1)?;
                 let tomorrow = (local.div_euclid(DAY) + 1) * DAY;
                 local = self.fields.next_local(tomorrow, self.years, steps)?;
             }
         }
-        Some(local)
+        (local < end).then_some(local)
     }
 
     /// The greatest matching local time at or before `upto`.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::iter::FusedIterator;
 
-use chrono::{DateTime, NaiveDateTime, SecondsFormat, Utc};
+use chrono::{DateTime, NaiveDateTime, Offset as _, Utc};
 use chrono_tz::Tz;
 
 use super::fields::{Fields, Steps};
@@ -48,9 +48,14 @@ impl Occurrence {
 }
 
 impl fmt::Display for Occurrence {
-    /// The local time in RFC 3339, and the note if there is one.
+    /// The local time, and the note if there is one.
+    ///
+    /// It is RFC 3339 but for offsets with seconds, such as `-00:44:30`, which that form has not; zones had them until
+    /// 1972.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.local.to_rfc3339_opts(SecondsFormat::Secs, false))?;
+        let whole_minutes = self.local.offset().fix().local_minus_utc() % 60 == 0;
+        let form = if whole_minutes { "%Y-%m-%dT%H:%M:%S%:z" } else { "%Y-%m-%dT%H:%M:%S%::z" };
+        write!(f, "{}", self.local.format(form))?;
         match self.note {
             Note::Regular => Ok(()),
             Note::ShiftedFrom(local) => {
@@ -137,8 +142,8 @@ impl Schedule {
             return Note::Repeated { first: utc(local - span.before) };
         }
         if span.after_gap() && instant == span.begin {
-            let gone = self.matches(fields).next_local(span.begin + span.before, &mut Steps::new());
-            if let Some(gone) = gone.filter(|gone| *gone < local)
+            let gone = self.matches(fields).next_local_before(local, span.begin + span.before, &mut Steps::new());
+            if let Some(gone) = gone
                 && !self.is_match(fields, local)
             {
                 return Note::ShiftedFrom(utc(gone).naive_utc());
@@ -148,7 +153,7 @@ impl Schedule {
     }
 
     fn is_match(&self, fields: &Fields, local: i64) -> bool {
-        self.matches(fields).next_local(local, &mut Steps::new()) == Some(local)
+        self.matches(fields).next_local_before(local + 1, local, &mut Steps::new()) == Some(local)
     }
 }
 
@@ -194,9 +199,8 @@ impl Iterator for Swallowed<'_> {
         let zone = Zone::of(self.schedule.zone);
         while fields.gap == Gap::Skip && self.span < zone.len() {
             let span = zone.span(self.span);
-            let from = self.from.max(span.begin + span.before);
-            let found = self.schedule.matches(fields).next_local(from, &mut Steps::new());
-            if let Some(local) = found.filter(|local| *local < span.begin + span.offset) {
+            let (from, end) = (self.from.max(span.begin + span.before), span.begin + span.offset);
+            if let Some(local) = self.schedule.matches(fields).next_local_before(end, from, &mut Steps::new()) {
                 self.from = local + 1;
                 return Some(SwallowedTime { local: utc(local).naive_utc(), gap_ends: utc(span.begin) });
             }
