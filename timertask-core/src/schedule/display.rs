@@ -8,8 +8,8 @@ use super::fields::{Fields, Marks, Years};
 use super::{Kind, Schedule};
 
 impl fmt::Display for Schedule {
-    /// The canonical expression. Rule for clock changes, anchor and calendar are no part of an expression and
-    /// are not shown.
+    /// The canonical expression, which [`Schedule::parse`] reads back: UTC, its default, is not written. Rule for clock
+    /// changes, anchor and calendar are no part of an expression and are not shown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.zone() != Tz::UTC {
             write!(f, "CRON_TZ={} ", self.zone().name())?;

@@ -2,7 +2,7 @@
 
 use std::str::FromStr as _;
 
-use chrono::DateTime;
+use chrono::{DateTime, Datelike as _};
 use chrono_tz::Tz;
 
 use super::error::{SpecError, SpecField, SpecProblem};
@@ -81,11 +81,7 @@ pub(super) fn schedule(text: &str, options: &ScheduleOptions) -> Result<Schedule
     } else if starts_with(body.text, "quartz:") {
         quartz::schedule(body, zone, options)?
     } else {
-        let fields = fields(body, options)?;
-        if !fields.can_fire() {
-            return Err(body.error(SpecProblem::Never, SpecField::DayOfMonth, "a day that one of the months has"));
-        }
-        Schedule::of(Kind::Cron(fields), zone, options.calendar.clone())
+        Schedule::of(Kind::Cron(five_or_six(body, options.dialect, options.dst)?), zone, options.calendar.clone())
     };
     limits::check(&schedule, &options.limits, body)?;
     Ok(schedule)
@@ -153,23 +149,21 @@ fn at_sign(text: Part<'_>, options: &ScheduleOptions) -> Result<Kind, SpecError>
 
 /// The instant of `@at`.
 fn at(text: Part<'_>) -> Result<Trigger, SpecError> {
-    let refused = || {
-        text.error(
-            SpecProblem::Instant,
-            SpecField::Instant,
-            "an instant of RFC 3339 in whole seconds, such as 2030-01-31T12:00:00Z",
-        )
-    };
-    let instant = DateTime::parse_from_rfc3339(text.text).map_err(|_| refused())?.to_utc();
-    // A leap second has more than a second's worth of nanoseconds and is refused with the fractions.
-    if instant.timestamp_subsec_nanos() != 0 {
-        return Err(refused());
-    }
-    Ok(Trigger::from(instant))
-}
-
-fn fields(text: Part<'_>, options: &ScheduleOptions) -> Result<Fields, SpecError> {
-    five_or_six(text, options.dialect, options.dst)
+    // chrono would take U+2212 for a minus. A leap second has more than a second's worth of nanoseconds and is refused
+    // with the fractions; offsets lead out of the years that four digits can write, and the canonical form is in UTC.
+    Some(text.text)
+        .filter(|text| text.is_ascii())
+        .and_then(|text| DateTime::parse_from_rfc3339(text).ok())
+        .map(|instant| instant.to_utc())
+        .filter(|instant| instant.timestamp_subsec_nanos() == 0 && (0..=9_999).contains(&instant.year()))
+        .map(Trigger::from)
+        .ok_or_else(|| {
+            text.error(
+                SpecProblem::Instant,
+                SpecField::Instant,
+                "an instant of RFC 3339 in whole seconds, such as 2030-01-31T12:00:00Z",
+            )
+        })
 }
 
 /// The words of a text, up to `N`, and how many there are in all.
@@ -212,7 +206,7 @@ fn five_or_six(text: Part<'_>, dialect: Dialect, dst: Dst) -> Result<Fields, Spe
     let (gap, fold) = dst.pair(minute.star || hour.star);
     // Sunday is 0 and 7.
     let weekdays = (week.bits | week.bits >> 7) & u64::from(ALL_WEEKDAYS);
-    Ok(Fields {
+    let fields = Fields {
         seconds: second.bits,
         minutes: minute.bits,
         hours: low_32(hour.bits),
@@ -226,7 +220,13 @@ fn five_or_six(text: Part<'_>, dialect: Dialect, dst: Dst) -> Result<Fields, Spe
         gap,
         fold,
     }
-    .every_day_is_every_day())
+    .every_day_is_every_day();
+    if !fields.can_fire() {
+        let (day, month) = (words[leading + 2], words[leading + 3]);
+        let both = text.skip(day.at - text.at).first(month.at + month.text.len() - day.at);
+        return Err(both.error(SpecProblem::Never, SpecField::DayOfMonth, "a day that one of the months has"));
+    }
+    Ok(fields)
 }
 
 pub(super) fn low_32(bits: u64) -> u32 {

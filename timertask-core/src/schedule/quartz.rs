@@ -12,16 +12,30 @@ use super::parse::{Part, low_32, words};
 use super::{Kind, Schedule};
 use chrono_tz::Tz;
 
-const FIELDS: [SpecField; 7] = [
-    SpecField::Second,
-    SpecField::Minute,
-    SpecField::Hour,
-    SpecField::DayOfMonth,
-    SpecField::Month,
-    SpecField::DayOfWeek,
-    SpecField::Year,
+/// The fields in their order, each with what the crate takes there.
+const FIELDS: [(SpecField, &str); 7] = [
+    (SpecField::Second, MINUTES),
+    (SpecField::Minute, MINUTES),
+    (SpecField::Hour, "what the crate cron takes: 0-23, *, a-b, and steps a/n, a-b/n, */n, separated by single commas"),
+    (
+        SpecField::DayOfMonth,
+        "what the crate cron takes: 1-31, *, ?, a-b, and steps a/n, a-b/n, */n, separated by single commas",
+    ),
+    (
+        SpecField::Month,
+        "what the crate cron takes: 1-12 or names, *, a-b, and steps a/n, a-b/n, */n, separated by single commas",
+    ),
+    (
+        SpecField::DayOfWeek,
+        "what the crate cron takes: 1-7 or names, 1 is Sunday, *, ?, a-b, and steps a/n, a-b/n, */n, separated by single \
+         commas",
+    ),
+    (
+        SpecField::Year,
+        "what the crate cron takes: 1970-2100, *, a-b, and steps a/n, a-b/n, */n, separated by single commas",
+    ),
 ];
-const ALLOWED: &str = "what the crate cron takes: *, ? for days, values, a-b, a/n, a-b/n, */n, lists; 1 is Sunday";
+const MINUTES: &str = "what the crate cron takes: 0-59, *, a-b, and steps a/n, a-b/n, */n, separated by single commas";
 
 /// Reads `body`, which begins with `quartz:`.
 pub(super) fn schedule(body: Part<'_>, zone: Tz, options: &ScheduleOptions) -> Result<Schedule, SpecError> {
@@ -36,10 +50,10 @@ pub(super) fn schedule(body: Part<'_>, zone: Tz, options: &ScheduleOptions) -> R
     }
     // The crate also reads fields without a blank between them and lists with blanks in them. What a
     // field is, is decided here.
-    for (word, field) in words.iter().zip(FIELDS).take(count) {
+    for (word, (field, allowed)) in words.iter().zip(FIELDS).take(count) {
         for item in word.split(b',') {
             if !is_item(item) {
-                return Err(item.error(SpecProblem::Syntax, field, ALLOWED));
+                return Err(item.error(SpecProblem::Syntax, field, allowed));
             }
         }
     }
@@ -47,7 +61,7 @@ pub(super) fn schedule(body: Part<'_>, zone: Tz, options: &ScheduleOptions) -> R
     let star = |word: Part<'_>| word.split(b',').any(|item| item.text.starts_with('*'));
     let (kind, years) = convert(&read, star(words[1]), star(words[2]), options.dst);
     if !can_fire(&kind, years.as_deref()) {
-        return Err(text.error(
+        return Err(text.skip(words[3].at - text.at).error(
             SpecProblem::Never,
             SpecField::DayOfMonth,
             "a day that one of the months and years has",
@@ -73,14 +87,14 @@ fn is_item(item: Part<'_>) -> bool {
 
 /// Which field the crate refuses: each is tried alone.
 fn refused(text: Part<'_>, words: &[Part<'_>]) -> SpecError {
-    for (place, (word, field)) in words.iter().zip(FIELDS).enumerate() {
+    for (place, (word, (field, allowed))) in words.iter().zip(FIELDS).enumerate() {
         let mut alone = ["*"; 7];
         alone[place] = word.text;
         if alone.join(" ").parse::<cron::Schedule>().is_err() {
-            return word.error(SpecProblem::Quartz, field, ALLOWED);
+            return word.error(SpecProblem::Quartz, field, allowed);
         }
     }
-    text.error(SpecProblem::Quartz, SpecField::Expression, ALLOWED)
+    text.error(SpecProblem::Quartz, SpecField::Expression, "six or seven fields that the crate cron takes")
 }
 
 /// What the crate understood, as bit sets and a list of years, if those are restricted.

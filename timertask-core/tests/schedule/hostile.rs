@@ -81,15 +81,20 @@ fn each_refusal_names_field_column_and_what_is_allowed() {
         ("@at tomorrow", F::Instant, P::Instant, 5, "tomorrow"),
         ("@at 2030-01-01", F::Instant, P::Instant, 5, "2030-01-01"),
         ("@at 2030-01-01T00:00:00.5Z", F::Instant, P::Instant, 5, "2030-01-01T00:00:00.5Z"),
+        // A minus sign that is no hyphen, and years that the canonical form could not write in four digits.
+        ("@at 2030-01-01T00:00:00\u{2212}02:00", F::Instant, P::Instant, 5, "2030-01-01T00:00:00\\u{2212}02:00"),
+        ("@at 9999-12-31T23:59:59-00:01", F::Instant, P::Instant, 5, "9999-12-31T23:59:59-00:01"),
+        ("@at 0000-01-01T00:00:00+00:01", F::Instant, P::Instant, 5, "0000-01-01T00:00:00+00:01"),
         ("@at 2016-12-31T23:59:60Z", F::Instant, P::Instant, 5, "2016-12-31T23:59:60Z"),
-        ("0 0 30 2 *", F::DayOfMonth, P::Never, 1, "0 0 30 2 *"),
+        ("0 0 30 2 *", F::DayOfMonth, P::Never, 5, "30 2"),
+        ("TZ=UTC  0 0 0  31 \tapr,jun  ?", F::DayOfMonth, P::Never, 16, "31 \\tapr,jun"),
         ("quartz:* * * * *", F::Expression, P::FieldCount, 8, "* * * * *"),
         ("quartz:0 0 3 * * 8", F::DayOfWeek, P::Quartz, 18, "8"),
         ("quartz:0 0 3 1, 2 * *", F::DayOfMonth, P::Syntax, 16, ""),
         ("quartz:0 0 3 1* * * ", F::DayOfMonth, P::Syntax, 14, "1*"),
         ("quartz:0 0 3 L * *", F::DayOfMonth, P::Quartz, 14, "L"),
         ("quartz:0 0 3 * * * 1969", F::Year, P::Quartz, 20, "1969"),
-        ("quartz:0 0 0 29 2 * 2023", F::DayOfMonth, P::Never, 8, "0 0 0 29 2 * 2023"),
+        ("quartz:0 0 0 29 2 * 2023", F::DayOfMonth, P::Never, 14, "29 2 * 2023"),
         ("quartz:@daily", F::Expression, P::FieldCount, 8, "@daily"),
     ];
     for (text, field, problem, column, found) in cases {
@@ -99,6 +104,24 @@ fn each_refusal_names_field_column_and_what_is_allowed() {
             (field, problem, column, found),
             "{text:?}: {error}"
         );
+    }
+}
+
+#[test]
+fn what_quartz_allows_is_said_for_each_field() {
+    for (text, allowed) in [
+        ("quartz:60 0 0 * * *", "0-59"),
+        ("quartz:0 */60 0 * * *", "0-59"),
+        ("quartz:0 0 24 * * *", "0-23"),
+        ("quartz:0 0 0 0 * *", "1-31"),
+        ("quartz:0 0 0 L * *", "1-31"),
+        ("quartz:0 0 0 * 13 *", "1-12"),
+        ("quartz:0 0 0 * * 0", "1-7"),
+        ("quartz:0 0 0 * * FRI#2", "1-7"),
+        ("quartz:0 0 0 * * * 2101", "1970-2100"),
+    ] {
+        let error = refused(text);
+        assert!(error.allowed().contains(allowed), "{text}: {error}");
     }
 }
 
@@ -126,7 +149,7 @@ fn a_megabyte_is_refused_by_its_length() {
 fn every_control_character_mark_and_homoglyph_is_refused_in_every_place() {
     let whole = "CRON_TZ=Europe/Berlin 0 12 1-5 JAN */2";
     let strange = (0..32_u8).chain([127]).map(char::from).chain(
-        "\u{85}\u{a0}\u{ad}\u{2028}\u{200b}\u{200e}\u{200f}\u{202a}\u{202e}\u{2066}\u{feff}\u{660}\u{ff11}\u{2217}\u{d7}\u{1f4a3}\u{10ffff}\u{430}"
+        "\u{85}\u{a0}\u{ad}\u{2028}\u{200b}\u{200e}\u{200f}\u{202a}\u{202e}\u{2066}\u{feff}\u{660}\u{ff11}\u{2217}\u{2212}\u{d7}\u{1f4a3}\u{10ffff}\u{430}"
             .chars(),
     );
     for c in strange.filter(|c| *c != '\t') {
@@ -140,6 +163,7 @@ fn every_control_character_mark_and_homoglyph_is_refused_in_every_place() {
             format!("@every 1{c}h"),
             format!("@daily{c}"),
             format!("@at {c}2030-01-01T00:00:00Z"),
+            format!("@at 2030-01-01T00:00:00{c}02:00"),
         ] {
             refused(&text);
         }

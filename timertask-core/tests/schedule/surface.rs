@@ -59,6 +59,8 @@ fn the_canonical_form() {
         ("@every 2000ms", "@every 2s"),
         ("CRON_TZ=Europe/Berlin @every 61s", "CRON_TZ=Europe/Berlin @every 1m1s"),
         ("@at 2030-01-01T01:00:00+01:00", "@at 2030-01-01T00:00:00Z"),
+        ("@at 9999-12-31T23:59:59Z", "@at 9999-12-31T23:59:59Z"),
+        ("@at 0000-01-01T00:00:00Z", "@at 0000-01-01T00:00:00Z"),
         ("quartz:0 30 9 * * 2-6", "30 9 * * 1-5"),
         ("quartz:0 30 9 13 * 6", "quartz:0 30 9 13 * 6"),
         ("QUARTZ:0 */5 9 * * FRI 2026-2030", "quartz:0 */5 9 * * 6 2026-2030"),
@@ -333,6 +335,21 @@ fn notes_and_what_a_gap_swallowed() {
     assert_eq!(parse("@every 1h").swallowed(at(spring)).count(), 0);
 }
 
+/// Liberia kept 44 minutes and 30 seconds behind Greenwich until 1972; RFC 3339 would make 45 minutes of it.
+#[test]
+fn offsets_with_seconds_are_shown_as_they_are() {
+    let monrovia = parse("CRON_TZ=Africa/Monrovia 0 0 * * *");
+    assert_eq!(monrovia.next_after(at("1972-01-06T12:00:00Z")), Some(at("1972-01-07T00:44:30Z")));
+    assert_eq!(
+        next(&monrovia, "1972-01-05T12:00:00Z", 3),
+        [
+            "1972-01-06T00:00:00-00:44:30",
+            "1972-01-07T00:44:30+00:00 (shifted from 1972-01-07T00:00:00)",
+            "1972-01-08T00:00:00+00:00"
+        ]
+    );
+}
+
 #[test]
 fn a_single_date_in_the_second_pass_is_found_from_both_sides() {
     // Nothing matches before it, or after it, in local time: the search must still look at the other pass.
@@ -419,6 +436,28 @@ fn a_search_asks_a_calendar_a_counted_number_of_times() {
         let back = asked.swap(0, Ordering::Relaxed);
         assert!((1..=12_001).contains(&forward) && (1..=12_001).contains(&back), "{text} {forward} {back}");
     }
+}
+
+/// Shown times ask about the days of gaps alone, of which there are some hundred, and not about all days behind them.
+#[test]
+fn what_a_gap_swallowed_asks_a_calendar_about_the_days_of_gaps() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    let asked = Arc::new(AtomicU32::new(0));
+    let counter = Arc::clone(&asked);
+    let calendar = move |day: NaiveDate| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        day != NaiveDate::from_ymd_opt(2026, 3, 29).unwrap()
+    };
+    let options = ScheduleOptions::new().zone(Tz::Europe__Berlin).calendar("one day", Arc::new(calendar));
+    let skipping = options.clone().dst(Dst::Cron).parse("30 2 * * *").unwrap();
+    let lost: Vec<_> = skipping.swallowed(DateTime::<Utc>::MIN_UTC).map(|l| l.local.to_string()).collect();
+    assert_eq!(lost, ["2026-03-29 02:30:00"]);
+    assert!(asked.swap(0, Ordering::Relaxed) < 300);
+
+    let shifting = options.dst(Dst::Exact(Gap::Shift, Fold::First)).parse("30 2 * * *").unwrap();
+    let shown = next(&shifting, "2026-03-28T12:00:00Z", 1);
+    assert_eq!(shown, ["2026-03-29T03:00:00+02:00 (shifted from 2026-03-29T02:30:00)"]);
+    assert!(asked.load(Ordering::Relaxed) < 10);
 }
 
 #[test]
