@@ -3,6 +3,10 @@
 use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
+
+use crate::text;
+
 /// Shown at the end of each help text.
 pub(crate) const HELP: &str = "\
 Exit codes:
@@ -48,7 +52,22 @@ pub(crate) fn complain(what: &dyn std::fmt::Display) {
 }
 
 /// Help and version are no errors.
-pub(crate) fn usage(error: &clap::Error) -> Outcome {
+pub(crate) fn usage(mut error: clap::Error) -> Outcome {
+    tame(&mut error);
     let _ = error.print();
     if error.use_stderr() { Outcome::Usage } else { Outcome::Done }
+}
+
+/// What was typed is shown as in all other errors: in part, and with everything but printable ASCII escaped.
+fn tame(error: &mut clap::Error) {
+    let typed = [ContextKind::InvalidArg, ContextKind::InvalidValue, ContextKind::InvalidSubcommand];
+    for kind in typed {
+        let Some(ContextValue::String(text)) = error.get(kind) else { continue };
+        let shown = text::echo(text);
+        if shown != *text {
+            error.insert(kind, ContextValue::String(shown));
+            // A tip would repeat all of it.
+            error.remove(ContextKind::Suggested);
+        }
+    }
 }

@@ -19,7 +19,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let outcome = match Arguments::try_parse() {
         Ok(arguments) => arguments.command.run(),
-        Err(error) => exit::usage(&error),
+        Err(error) => exit::usage(error),
     };
     outcome.code()
 }

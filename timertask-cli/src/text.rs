@@ -14,9 +14,12 @@ pub(crate) fn zone(text: &str) -> Result<Tz, String> {
 
 /// An instant.
 pub(crate) fn instant(text: &str) -> Result<DateTime<Utc>, String> {
-    DateTime::parse_from_rfc3339(text)
+    // chrono would take U+2212 for a minus.
+    Some(text)
+        .filter(|text| text.is_ascii())
+        .and_then(|text| DateTime::parse_from_rfc3339(text).ok())
         .map(|instant| instant.to_utc())
-        .map_err(|_| format!("bad instant `{}`, allowed: RFC 3339 such as 2030-01-31T12:00:00Z", echo(text)))
+        .ok_or_else(|| format!("bad instant `{}`, allowed: RFC 3339 such as 2030-01-31T12:00:00Z", echo(text)))
 }
 
 /// The rule for clock changes.

@@ -101,6 +101,7 @@ fn rows_are_answered_one_by_one_and_bad_ones_stop_nothing() {
         br#"{"id":"type","expr":5}"#.into(),
         br#"{"id":"zone","expr":"@daily","tz":"Mars/Base"}"#.into(),
         br#"{"id":"from","expr":"@daily","from":"yesterday"}"#.into(),
+        "{\"id\":\"minus\",\"expr\":\"@daily\",\"from\":\"2024-05-01T00:00:00\u{2212}02:00\"}".into(),
         br#"{"id":"n","expr":"@daily","n":-1}"#.into(),
         br#"{"id":"n2","expr":"@daily","n":1e9}"#.into(),
         br#"{"id":"dst","expr":"@daily","dst":"sometimes"}"#.into(),
@@ -115,21 +116,21 @@ fn rows_are_answered_one_by_one_and_bad_ones_stop_nothing() {
     assert_eq!(
         json!(ids),
         json!([
-            1, "b", null, null, null, { "deep": [1] }, "no expr", "type", "zone", "from", "n", "n2", "dst", "long", null,
+            1, "b", null, null, null, { "deep": [1] }, "no expr", "type", "zone", "from", "minus", "n", "n2", "dst", "long", null,
             "pair", "cron", "null"
         ])
     );
     assert_eq!(answers[0], json!({ "id": 1, "next": ["2024-05-01T03:00:00+09:00", "2024-05-02T03:00:00+09:00"] }));
     assert_eq!(answers[1], json!({ "id": "b", "error": "minute (column 1): out of range: found `61`, allowed: 0-59" }));
     assert_eq!(answers[5], json!({ "id": { "deep": [1] }, "next": [] }));
-    for answer in answers[1..5].iter().chain(&answers[6..15]) {
+    for answer in answers[1..5].iter().chain(&answers[6..16]) {
         let error = answer["error"].as_str().unwrap();
         assert!(error.len() < 200 && !error.ends_with('.'), "{error}");
         assert_eq!(answer.as_object().unwrap().len(), 2);
     }
-    assert_eq!(answers[15]["next"], json!(["2026-03-29T03:00:00+02:00"]));
-    assert_eq!(answers[16]["next"], json!(["2026-03-30T02:30:00+02:00"]));
-    assert_eq!(answers[17]["next"], json!(["2025-01-01T00:00:00+00:00"]));
+    assert_eq!(answers[16]["next"], json!(["2026-03-29T03:00:00+02:00"]));
+    assert_eq!(answers[17]["next"], json!(["2026-03-30T02:30:00+02:00"]));
+    assert_eq!(answers[18]["next"], json!(["2025-01-01T00:00:00+00:00"]));
 }
 
 #[test]
@@ -140,6 +141,46 @@ fn the_id_comes_first() {
     let (first, second) = text.split_once('\n').unwrap();
     assert_eq!(first, r#"{"id":7,"next":["2024-05-02T00:00:00+00:00"]}"#);
     assert!(second.starts_with(r#"{"id":8,"error":"expression (column 1): "#), "{second}");
+}
+
+#[test]
+fn an_id_is_repeated_as_it_was_written() {
+    let ids = [
+        "12345678901234567890123",
+        "-9223372036854775809",
+        "1e400",
+        "1.50",
+        r#""\ud800""#,
+        r#"{"b":1,"a":[null]}"#,
+        r#"[1,{"x": "y"}]"#,
+        "true",
+    ];
+    let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+    for id in ids.into_iter().chain([&*deep]) {
+        for (expression, answer) in [
+            (r#""@daily""#, r#""next":["2024-05-02T00:00:00+00:00"]"#),
+            (r#""\ud800""#, r#""error":"expr is no text""#),
+            ("[[[5]]]", r#""error":"expr is no text""#),
+        ] {
+            let row = format!("{{\"id\":{id},\"expr\":{expression}}}");
+            let output = run(&["next", "--jsonl", "-n1", "--from", "2024-05-01T00:00:00Z"], row.as_bytes());
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{{\"id\":{id},{answer}}}\n"));
+        }
+    }
+    // A carriage return between tokens is a blank; in the answer it would look like the end of a line.
+    let output = run(&["next", "--jsonl"], b"{\"id\":[1,\r2],\"id\":[3,\r4]}");
+    assert_eq!(output.stdout, b"{\"id\":[3, 4],\"error\":\"expr is missing\"}\n");
+}
+
+#[test]
+fn an_answer_is_exact_where_the_offset_has_seconds() {
+    let row = br#"{"id":1,"expr":"0 0 * * *","tz":"Africa/Monrovia","from":"1972-01-05T12:00:00Z","n":3}"#;
+    assert_eq!(
+        rows(&[], row)[0]["next"],
+        json!(["1972-01-06T00:44:30Z", "1972-01-07T00:44:30+00:00", "1972-01-08T00:00:00+00:00"])
+    );
+    let shown = ok(&["next", "--tz", "Africa/Monrovia", "--from", "1972-01-05T12:00:00Z", "-n1", "0 0 * * *"]);
+    assert_eq!(shown, "1972-01-06T00:00:00-00:44:30  1972-01-06T00:44:30Z\n");
 }
 
 #[test]
@@ -207,6 +248,31 @@ fn exit_codes() {
     let help = ok(&["next", "--help"]);
     for code in 0..=3 {
         assert!(help.contains(&format!("\n  {code}  ")), "{help}");
+    }
+}
+
+#[test]
+fn what_was_typed_is_shown_in_part_and_escaped() {
+    let strange = "\u{1b}[31mred\u{7}\u{202e}\u{430}";
+    let long = "x".repeat(100_000);
+    for typed in [strange, &long] {
+        for arguments in [
+            &["next", "--tz", typed, "@daily"][..],
+            &["next", "--from", typed, "@daily"],
+            &["next", "--dst", typed, "@daily"],
+            &["next", "-n", typed, "@daily"],
+            &["next", "@daily", typed],
+            &["next", &format!("--{typed}"), "@daily"],
+            &["next", &format!("--json={typed}"), "@daily"],
+            &["next", &format!("-{typed}"), "@daily"],
+            &[typed],
+        ] {
+            let output = run(arguments, b"");
+            let error = String::from_utf8(output.stderr).unwrap();
+            assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{error}");
+            assert!(error.bytes().all(|b| b == b'\n' || (b' '..=b'~').contains(&b)), "{error:?}");
+            assert!(error.len() < 400, "{error}");
+        }
     }
 }
 

@@ -4,7 +4,7 @@ mod rows;
 
 use std::io::{self, Write};
 
-use chrono::{DateTime, NaiveDateTime, SecondsFormat, Utc};
+use chrono::{DateTime, NaiveDateTime, Offset as _, SecondsFormat, Utc};
 use chrono_tz::Tz;
 use clap::Args;
 use serde_json::{Value, json};
@@ -179,8 +179,19 @@ impl Line {
     }
 }
 
+/// The local time; RFC 3339 but for offsets with seconds, which that form has not.
 fn local(occurrence: &Occurrence) -> String {
-    occurrence.local.to_rfc3339_opts(SecondsFormat::Secs, false)
+    let form = if whole_minutes(occurrence) { "%Y-%m-%dT%H:%M:%S%:z" } else { "%Y-%m-%dT%H:%M:%S%::z" };
+    occurrence.local.format(form).to_string()
+}
+
+/// The instant in RFC 3339, by the clock of the zone where that form can say its offset.
+fn rfc3339(occurrence: &Occurrence) -> String {
+    if whole_minutes(occurrence) { local(occurrence) } else { utc(occurrence.instant) }
+}
+
+fn whole_minutes(occurrence: &Occurrence) -> bool {
+    occurrence.local.offset().fix().local_minus_utc() % 60 == 0
 }
 
 fn utc(instant: DateTime<Utc>) -> String {

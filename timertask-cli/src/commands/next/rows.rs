@@ -1,17 +1,22 @@
 //! `timertask next --jsonl`: a line in, a line out, whatever the line is.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
-use serde_json::{Map, Value};
+use serde_json::Value;
+use serde_json::value::RawValue;
 use timertask::{Dst, ScheduleOptions};
 
-use super::{MOST, local};
+use super::{MOST, rfc3339};
 use crate::text;
 
 /// Longer lines are answered with an error; a megabyte of text in an expression, escaped, still fits.
 const LONGEST: usize = 16 << 20;
+
+/// The id of a row that has none, or that was not understood.
+const NO_ID: &str = "null";
 
 /// What a row may leave out.
 pub(super) struct Defaults {
@@ -31,7 +36,7 @@ pub(super) fn answer<R: io::Read>(
     let mut line = Vec::new();
     while let Some(fits) = read_line(input, &mut line)? {
         let (id, outcome) = if !fits {
-            (Value::Null, Err(format!("a line of more than {LONGEST} bytes")))
+            (NO_ID.into(), Err(format!("a line of more than {LONGEST} bytes")))
         } else if line.trim_ascii().is_empty() {
             continue;
         } else {
@@ -79,40 +84,41 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<
     }
 }
 
-/// The row's id, and its instants or what is wrong with it.
-fn reply(defaults: &Defaults, line: &[u8]) -> (Value, Result<Vec<String>, String>) {
-    match serde_json::from_slice::<Value>(line) {
-        Ok(Value::Object(row)) => (row.get("id").cloned().unwrap_or_default(), next(defaults, &row)),
-        Ok(_) => (Value::Null, Err("not a JSON object".into())),
+/// A row's members as they were written. A later one of the same name counts.
+type Row<'a> = BTreeMap<String, &'a RawValue>;
+
+/// The row's id, just as it was written, and its instants or what is wrong with it.
+fn reply(defaults: &Defaults, line: &[u8]) -> (String, Result<Vec<String>, String>) {
+    match serde_json::from_slice::<Row<'_>>(line) {
+        // Outside of texts a carriage return is a blank, but some readers would see the end of a line.
+        Ok(row) => (row.get("id").map_or(NO_ID.into(), |id| id.get().replace('\r', " ")), next(defaults, &row)),
+        Err(error) if error.is_data() => (NO_ID.into(), Err("not a JSON object".into())),
         Err(error) => {
             let what = if error.is_eof() { "it ends too soon" } else { "not understood" };
-            (Value::Null, Err(format!("not JSON: {what}, at column {}", error.column())))
+            (NO_ID.into(), Err(format!("not JSON: {what}, at column {}", error.column())))
         }
     }
 }
 
-fn next(defaults: &Defaults, row: &Map<String, Value>) -> Result<Vec<String>, String> {
+fn next(defaults: &Defaults, row: &Row<'_>) -> Result<Vec<String>, String> {
     let expression = text_of(row, "expr")?.ok_or("expr is missing")?;
-    let zone = text_of(row, "tz")?.map_or(Ok(defaults.zone), text::zone)?;
-    let from = text_of(row, "from")?.map_or(Ok(defaults.from), text::instant)?;
-    let dst = text_of(row, "dst")?.map_or(Ok(defaults.dst), text::dst)?;
-    let n = match row.get("n") {
-        None | Some(Value::Null) => defaults.n,
-        Some(n) => n
-            .as_u64()
-            .and_then(|n| u32::try_from(n).ok())
-            .filter(|n| (1..=MOST).contains(n))
-            .ok_or_else(|| format!("n is no whole number from 1 to {MOST}"))?,
-    };
-    let schedule = ScheduleOptions::new().zone(zone).dst(dst).parse(expression).map_err(|error| error.to_string())?;
-    Ok(schedule.upcoming(from).take(n as usize).map(|occurrence| local(&occurrence)).collect())
+    let zone = text_of(row, "tz")?.map_or(Ok(defaults.zone), |zone| text::zone(&zone))?;
+    let from = text_of(row, "from")?.map_or(Ok(defaults.from), |from| text::instant(&from))?;
+    let dst = text_of(row, "dst")?.map_or(Ok(defaults.dst), |dst| text::dst(&dst))?;
+    let n = member(row, "n").map_or(Ok(defaults.n), |n| {
+        let n = n.parse().ok().filter(|n| (1..=MOST).contains(n));
+        n.ok_or_else(|| format!("n is no whole number from 1 to {MOST}"))
+    })?;
+    let schedule = ScheduleOptions::new().zone(zone).dst(dst).parse(&expression).map_err(|error| error.to_string())?;
+    Ok(schedule.upcoming(from).take(n as usize).map(|occurrence| rfc3339(&occurrence)).collect())
+}
+
+/// A member, unless it is left out or null.
+fn member<'a>(row: &Row<'a>, name: &str) -> Option<&'a str> {
+    row.get(name).map(|value| value.get()).filter(|value| *value != "null")
 }
 
 /// A member that is text, or left out.
-fn text_of<'a>(row: &'a Map<String, Value>, name: &str) -> Result<Option<&'a str>, String> {
-    match row.get(name) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(format!("{name} is no text")),
-    }
+fn text_of(row: &Row<'_>, name: &str) -> Result<Option<String>, String> {
+    member(row, name).map(|value| serde_json::from_str(value).map_err(|_| format!("{name} is no text"))).transpose()
 }
