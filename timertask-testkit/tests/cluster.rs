@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use timertask_core::seam::{Ending, NotStarted, SlotState};
 use timertask_core::{BoxError, Plan, Run, Trigger};
-use timertask_testkit::{Cluster, Left, Trace};
+use timertask_testkit::{Cluster, FakeClock, Left, Trace};
 
 fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -165,6 +165,28 @@ fn a_suspended_host_makes_up_for_nothing_that_others_ran() {
     cluster.advance(minutes(10));
     let from = minute(&cluster, 0).timestamp();
     (0..2).for_each(|plan| cluster.expect_each_once(&format!("plan-{plan}"), from, cluster.now()));
+    cluster.check();
+}
+
+/// The same engine on its real threads, which wait on the same clock: what happens between two waits is up to the
+/// system.
+#[test]
+fn on_real_threads_every_slot_starts_once_too() {
+    let clock = FakeClock::threaded();
+    let job = lasting(secs(5));
+    let mut cluster = Cluster::builder().clock(clock).instances(3).plans(minute_plans(5)).job(job).build();
+    let start = cluster.now();
+    cluster.advance(minutes(30));
+    cluster.kill(0);
+    cluster.advance(minutes(10));
+    cluster.restart(0);
+    cluster.freeze(1);
+    cluster.advance(minutes(10));
+    cluster.thaw(1);
+    cluster.stop(2, secs(30));
+    cluster.advance(minutes(10));
+    let end = cluster.now().saturating_sub(secs(10));
+    (0..5).for_each(|i| cluster.expect_each_once(&format!("plan-{i}"), start, end));
     cluster.check();
 }
 

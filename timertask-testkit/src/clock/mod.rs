@@ -187,6 +187,12 @@ impl FakeClock {
         self.step_wall(TimeDelta::microseconds(micros(d)));
     }
 
+    /// Whether it was made by [`threaded`](Self::threaded).
+    #[must_use]
+    pub fn is_threaded(&self) -> bool {
+        self.0.line.threaded
+    }
+
     /// Waits until `n` threads other than the clock's own are known and parked; for [`threaded`](Self::threaded).
     ///
     /// # Panics

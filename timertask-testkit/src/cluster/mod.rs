@@ -254,6 +254,12 @@ impl Cluster {
             Err(error) => panic!("instance {index} did not start: {error}"),
         };
         let fit_since = Some(self.clock.now());
+        if self.clock.is_threaded() {
+            // Its threads are known to the clock from their first wait on.
+            let others =
+                self.instances.iter().filter_map(|i| i.live.as_ref()).map(|l| l.scheduler.health().threads_alive);
+            self.clock.await_threads(others.sum::<usize>() + scheduler.health().threads_alive);
+        }
         self.instances[index].live = Some(Life { view, scheduler, store, line, fit_since, installed: HashMap::new() });
         self.reconcile_on(index, self.plans.clone());
         self.clock.settle();

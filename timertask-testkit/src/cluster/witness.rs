@@ -49,7 +49,12 @@ pub(super) struct Seen {
 }
 
 #[derive(Clone, Default)]
-pub(super) struct Witness(Arc<std::sync::Mutex<Seen>>);
+pub(super) struct Witness {
+    seen: Arc<std::sync::Mutex<Seen>>,
+    /// Held over each call that decides, so that what is seen has the order of what was decided also where instances run
+    /// on threads. Nothing below waits on the fake clock.
+    order: Arc<std::sync::Mutex<()>>,
+}
 
 impl Witness {
     pub(super) fn read<T>(&self, f: impl FnOnce(&Seen) -> T) -> T {
@@ -57,7 +62,13 @@ impl Witness {
     }
 
     fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Witness {
+    fn order(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -164,6 +175,7 @@ impl Ledger for Witnessed {
     }
 
     fn plan(&self, requests: &[(PlanKey, PlanOp)]) -> Outcome<Vec<PlanState>> {
+        let _order = self.witness.order();
         let answer = self.ledger.plan(requests)?;
         let mut seen = self.witness.seen();
         requests.iter().zip(&answer.value).for_each(|((key, op), state)| seen.planned(key, op, state));
@@ -171,6 +183,7 @@ impl Ledger for Witnessed {
     }
 
     fn claim(&self, requests: &[ClaimRequest]) -> Outcome<Vec<Claim>> {
+        let _order = self.witness.order();
         let answer = self.ledger.claim(requests)?;
         let mut seen = self.witness.seen();
         requests.iter().zip(&answer.value).for_each(|(request, claim)| seen.claimed(request, claim));
@@ -182,6 +195,7 @@ impl Ledger for Witnessed {
     }
 
     fn end(&self, requests: &[EndRequest]) -> Outcome<Vec<Ended>> {
+        let _order = self.witness.order();
         let answer = self.ledger.end(requests)?;
         let mut seen = self.witness.seen();
         requests.iter().zip(&answer.value).for_each(|(request, ended)| seen.settled(request, *ended));
