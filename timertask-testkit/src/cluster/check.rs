@@ -112,8 +112,8 @@ pub(super) struct Evidence<'a> {
     pub(super) seen: &'a Seen,
     /// Since when an instance has been fit, and has reached the store; `None`: none is.
     pub(super) healthy_since: Option<Timestamp>,
-    /// The same for each plan: in which it is installed.
-    pub(super) cared_for_since: &'a HashMap<PlanKey, Timestamp>,
+    /// The same for each version of a plan: in which it is installed.
+    pub(super) cared_for_since: &'a HashMap<(PlanKey, Fingerprint), Timestamp>,
     /// Whether an instance has a worker free.
     pub(super) free_worker: bool,
 }
@@ -337,13 +337,15 @@ impl Evidence<'_> {
         let generations = self.seen.plans.get(&plan.key).map_or(&none, |p| &p.generations);
         let rows: HashMap<Trigger, &SlotRow> =
             plan.slots.iter().filter(|s| s.key.request.is_none()).map(|s| (s.key.at, s)).collect();
-        let orphaned = self.healthy_since.is_some() && !self.cared_for_since.contains_key(&plan.key);
         // What is missed waits for its plan and for a permit; both may have become free just now.
         let free_since = plan.slots.iter().filter(|s| s.attempt > 0).filter_map(|s| s.ended_at).max();
         let free_since = free_since.max(waits.permit_since).unwrap_or(Timestamp::EPOCH).min(now);
         let busy = waits.excused || plan.slots.iter().any(|s| matches!(s.state, SlotState::Running | SlotState::Open));
         for (i, generation) in generations.iter().enumerate() {
-            let Some(expected) = self.expected.get(&(plan.key.clone(), generation.fingerprint)) else { continue };
+            let version = (plan.key.clone(), generation.fingerprint);
+            let Some(expected) = self.expected.get(&version) else { continue };
+            let cared_for_since = self.cared_for_since.get(&version);
+            let orphaned = self.healthy_since.is_some() && cared_for_since.is_none();
             // A generation ends where a later one begins (the clock rule may have moved that back); the last one now.
             let later = generations[i + 1..].iter().map(|later| later.effective_from);
             let end = later.min().unwrap_or(now.trigger()).min(now.trigger());
@@ -368,7 +370,7 @@ impl Evidence<'_> {
                         let closes = at.timestamp().saturating_add(expected.window);
                         summary.oldest_pending = Some(summary.oldest_pending.map_or(at, |there| there.min(at)));
                         let overdue = |since: Timestamp| now > closes.max(since).max(free_since).saturating_add(GRACE);
-                        if !busy && self.cared_for_since.get(&plan.key).copied().is_some_and(overdue) {
+                        if !busy && cared_for_since.copied().is_some_and(overdue) {
                             let text = format!("unaccounted at {now}; the cursor is {}", plan.row.cursor);
                             found.push(Violation::of_slot(Promise::Accounted, &slot_of(plan, at), text));
                         }

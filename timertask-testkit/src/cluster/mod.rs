@@ -87,8 +87,8 @@ struct Life {
     line: Arc<Line>,
     /// Since when nothing has been wrong with it, that the cluster did; `None` where something is.
     fit_since: Option<Timestamp>,
-    /// The plans installed in it, and since when.
-    installed: HashMap<PlanKey, Timestamp>,
+    /// The plans installed in it, under which fingerprint, and since when.
+    installed: HashMap<(PlanKey, Fingerprint), Timestamp>,
 }
 
 impl Cluster {
@@ -303,10 +303,11 @@ impl Cluster {
         let mut installed = HashMap::new();
         for view in views {
             let plan = PlanKey::new(self.namespace.clone(), view.id);
-            installed.insert(plan.clone(), self.life(index).installed.get(&plan).copied().unwrap_or(now));
+            let version = (plan, view.fingerprint);
+            installed.insert(version.clone(), self.life(index).installed.get(&version).copied().unwrap_or(now));
             let window = view.offset.saturating_add(view.start_window);
             let expected = Expectation { schedule: view.schedule, window };
-            self.expected.entry((plan, view.fingerprint)).or_insert(expected);
+            self.expected.entry(version).or_insert(expected);
         }
         self.life_mut(index).installed = installed;
     }
@@ -458,9 +459,9 @@ impl Cluster {
         self.fit().map(|(_, _, since)| since).min()
     }
 
-    /// The same for each plan: since when an instance has been fit in which it is installed.
-    fn cared_for_since(&self) -> HashMap<PlanKey, Timestamp> {
-        let mut by_plan: HashMap<PlanKey, Timestamp> = HashMap::new();
+    /// The same for each version of a plan: since when an instance has been fit in which it is installed.
+    fn cared_for_since(&self) -> HashMap<(PlanKey, Fingerprint), Timestamp> {
+        let mut by_plan: HashMap<(PlanKey, Fingerprint), Timestamp> = HashMap::new();
         for (_, life, since) in self.fit() {
             for (plan, installed) in &life.installed {
                 let since = since.max(*installed);

@@ -86,7 +86,7 @@ fn befall(cluster: &mut Cluster, dice: &Dice, version: &mut u64) {
             cluster.restart(index)
         };
     }
-    match dice.below(18) {
+    match dice.below(20) {
         0 => cluster.kill(index),
         1 => cluster.restart(index),
         2 if !cluster.view(index).is_frozen() => cluster.stop(index, secs(dice.below(30))),
@@ -100,6 +100,8 @@ fn befall(cluster: &mut Cluster, dice: &Dice, version: &mut u64) {
             *version = dice.below(4);
             cluster.reconcile(plans(*version));
         }
+        // In the midst of a rolling deploy.
+        16 | 17 => cluster.reconcile_on(index, plans(dice.below(4))),
         11 => {
             // A crash or a stop in the midst of a write.
             let view = cluster.view(index).clone();
@@ -120,8 +122,8 @@ fn befall(cluster: &mut Cluster, dice: &Dice, version: &mut u64) {
     }
 }
 
-/// Everybody is well again, for long enough.
-fn recover(cluster: &mut Cluster) {
+/// Everybody is well again, with the same plans, for long enough.
+fn recover(cluster: &mut Cluster, version: u64) {
     for index in 0..cluster.instances() {
         if cluster.lives(index) && cluster.view(index).is_alive() {
             cluster.store_of(index).heal();
@@ -132,6 +134,7 @@ fn recover(cluster: &mut Cluster) {
             cluster.restart(index);
         }
     }
+    cluster.reconcile(plans(version));
     cluster.advance(secs(900));
 }
 
@@ -186,7 +189,7 @@ fn trace_with<L: Ledger + 'static>(
             panic!("{first} (and {} more), at {}", violations.len() - 1, cluster.now());
         }
     }
-    recover(&mut cluster);
+    recover(&mut cluster, version);
     let summary = cluster.check();
     // Nothing starves behind what its plan runs now.
     let oldest = summary.oldest_pending.map_or(cluster.now(), |at| at.timestamp());
