@@ -1,6 +1,6 @@
 //! Runs claimed and settled per second on one SQLite file, as the engine does it, with 1 and 2 processes.
 //!
-//! `cargo run --release --bin store [PLANS [SECONDS]]` (2,000 plans each second, 10 s by default); more are due than the
+//! `cargo run --release --bin store [PLANS [SECONDS]]` (20,000 plans each second, 10 s by default); more are due than the
 //! store takes, so that the figure is what it takes.
 
 use std::process::{Command, Stdio};
@@ -20,7 +20,7 @@ fn main() {
         instance(path, plans.parse().expect("a number"), seconds.parse().expect("a number"));
         return;
     }
-    let plans = args.first().map_or("2000", |arg| arg);
+    let plans = args.first().map_or("20000", |arg| arg);
     let seconds = args.get(1).map_or("10", |arg| arg);
     println!("{plans} plans due each second, {seconds} s, synchronous=FULL, 64 workers each");
     println!("{:>10}{:>12}{:>14}{:>16}{:>16}", "processes", "runs / s", "store calls/s", "runs a call", "CPU µs a run");
