@@ -25,8 +25,10 @@ pub enum StartError {
         /// The lock's TTL, from the budget.
         ttl: Duration,
     },
-    /// `EveryBase::Install` where instances share a store: each would have slots of its own.
-    #[error("EveryBase::Install gives each instance slots of its own; use the shared grid with a mutex or ledger")]
+    /// `every_from_install` where instances share a store: each would have slots of its own.
+    #[error(
+        "`every_from_install` gives each instance slots of its own and does not go with `mutex`, `ledger` or `store`; leave it out, for the grid that all instances share"
+    )]
     EveryBaseShared,
     /// The start window is too short.
     #[error("start window of {0:?}; allowed are 2 s and more")]
@@ -64,12 +66,14 @@ pub enum SchedulerError {
     #[error("plan id {0:?} twice in one set")]
     DuplicatePlan(PlanId),
     /// The set drops more plans than the guard allows. Nothing was changed; `reconcile_anyway` does it all the same.
-    #[error("the set drops {dropped} of {installed} plans, more than the drop guard allows")]
+    #[error("the set drops {dropped} of {installed} plans; the drop guard allows {allowed}")]
     DropGuard {
         /// How many it would drop.
         dropped: usize,
         /// How many are installed.
         installed: usize,
+        /// How many it may drop.
+        allowed: usize,
     },
     /// The plan given to `upsert` cannot be taken. A good version that was installed before goes on.
     #[error("plan {id:?}: {reason}")]

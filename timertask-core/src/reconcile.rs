@@ -113,13 +113,23 @@ pub struct DropGuard {
 }
 
 impl DropGuard {
+    /// How many of `installed` plans a set may drop.
+    #[must_use]
+    pub fn allows(&self, installed: usize) -> usize {
+        #[expect(clippy::cast_precision_loss, reason = "a fraction of a count; exact up to 2^53 plans")]
+        let limit = self.fraction * installed as f64;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "rounded down; what is no number counts as 0"
+        )]
+        let limit = limit as usize;
+        limit.max(self.min_count)
+    }
+
     /// Whether dropping `dropped` of `installed` plans is refused.
     #[must_use]
     pub fn refuses(&self, dropped: usize, installed: usize) -> bool {
-        #[expect(clippy::cast_precision_loss, reason = "a fraction of a count; exact up to 2^53 plans")]
-        let limit = self.fraction * installed as f64;
-        #[expect(clippy::cast_precision_loss, reason = "as above")]
-        let beyond = dropped as f64 > limit;
-        dropped > self.min_count && beyond
+        dropped > self.allows(installed)
     }
 }

@@ -176,7 +176,8 @@ fn the_drop_guard_refuses_as_a_whole() {
     scheduler.reconcile(all()).unwrap();
     let set = || all().skip(4).chain([minutely("new")]);
     let error = scheduler.reconcile(set()).unwrap_err();
-    assert!(matches!(error, SchedulerError::DropGuard { dropped: 4, installed: 10 }), "{error}");
+    assert!(matches!(error, SchedulerError::DropGuard { dropped: 4, installed: 10, allowed: 3 }), "{error}");
+    assert_eq!(error.to_string(), "the set drops 4 of 10 plans; the drop guard allows 3");
     let disabled = || {
         all().map(|p| {
             let off = p.id() < "p5";
@@ -346,4 +347,23 @@ fn a_store_that_fails_at_each_plan_call_opens_in_the_end() {
         clock.advance(secs(61));
         assert_eq!(log.lines(), ["a 00:01:00"], "{fault:?}");
     }
+}
+
+#[test]
+fn counted_from_the_install_the_first_run_comes_one_period_later() {
+    let clock = FakeClock::new();
+    let log = Log::default();
+    let scheduler = Scheduler::builder(recorder(&log)).every_from_install().clock(clock.clone()).start().unwrap();
+    let plan = |text: &str| Plan::new("a", "@every 1m").payload(text);
+    clock.advance(secs(17));
+    scheduler.reconcile([plan("one")]).unwrap();
+    clock.advance(secs(130));
+    assert_eq!(log.take(), ["a 00:01:17", "a 00:02:17"]);
+    // A reconcile that changes nothing moves nothing; an edit is installed anew.
+    scheduler.reconcile([plan("one")]).unwrap();
+    clock.advance(secs(53));
+    assert_eq!(log.take(), ["a 00:03:17"]);
+    scheduler.reconcile([plan("two")]).unwrap();
+    clock.advance(secs(60));
+    assert_eq!(log.take(), ["a 00:04:20"]);
 }

@@ -59,9 +59,11 @@ impl Inner {
             return Ok(self.report(&difference));
         }
         let (dropped, installed) = (difference.removed.len(), self.shared.registry().len());
-        if guard == Guard::Ask && self.shared.config.drop_guard.is_some_and(|g| g.refuses(dropped, installed)) {
-            log::error!(target: "timertask::reconcile", "{}: refused a set that drops {dropped} of {installed} plans", self.shared.config.instance);
-            return Err(SchedulerError::DropGuard { dropped, installed });
+        let guard = self.shared.config.drop_guard.filter(|_| guard == Guard::Ask);
+        if let Some(guard) = guard.filter(|guard| guard.refuses(dropped, installed)) {
+            let error = SchedulerError::DropGuard { dropped, installed, allowed: guard.allows(installed) };
+            log::error!(target: "timertask::reconcile", "{}: {error}; nothing is changed", self.shared.config.instance);
+            return Err(error);
         }
         let report = self.report(&difference);
         self.carry_out(difference);
