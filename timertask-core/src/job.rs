@@ -38,7 +38,7 @@ where
     }
 }
 
-impl Job for Arc<dyn Job> {
+impl<J: Job + ?Sized> Job for Arc<J> {
     fn run(&self, run: &Run) -> Result<(), BoxError> {
         (**self).run(run)
     }
@@ -144,5 +144,11 @@ where
 {
     fn plans(&self) -> Result<Vec<Plan>, BoxError> {
         self()
+    }
+}
+
+impl<S: PlanSource + ?Sized> PlanSource for Arc<S> {
+    fn plans(&self) -> Result<Vec<Plan>, BoxError> {
+        (**self).plans()
     }
 }
