@@ -59,6 +59,7 @@ enum Act {
 struct Conductor<'a> {
     args: &'a Args,
     clock: SystemClock,
+    interrupted: Arc<AtomicBool>,
     store: Sqlite,
     app: App,
     watch: Watch,
@@ -81,6 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let mut conductor = Conductor {
         args,
         clock: SystemClock,
+        interrupted,
         store,
         app,
         watch: Watch::default(),
@@ -88,11 +90,11 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         children: Vec::new(),
         wrong: Vec::new(),
     };
-    conductor.play(&interrupted)
+    conductor.play()
 }
 
 impl Conductor<'_> {
-    fn play(&mut self, interrupted: &AtomicBool) -> Result<bool> {
+    fn play(&mut self) -> Result<bool> {
         for (id, spec, zone, job, at_once) in PLANS {
             self.put(id, spec, *zone, job, *at_once)?;
         }
@@ -109,7 +111,7 @@ impl Conductor<'_> {
         let begin = self.clock.now();
         let end = begin.saturating_add(Duration::from_secs(self.args.seconds));
         let mut score = SCORE.iter().peekable();
-        while self.clock.now() < end && !interrupted.load(Ordering::Relaxed) {
+        while self.clock.now() < end && !self.is_interrupted() {
             // In the middle of a second, so that no trigger point comes between an edit and its being noticed.
             let at = |part: u64| {
                 let secs = self.args.seconds * part / 1000;
@@ -120,18 +122,22 @@ impl Conductor<'_> {
             }
             self.tick(end.trigger(), "running")?;
         }
-        let end = end.min(self.clock.now()).trigger();
+        let end = end.trigger().min(settled(self.clock.now()));
         let patience = self.clock.now().saturating_add(SETTLE);
         for number in 0..self.children.len() {
             self.signal(number, Signal::CONT)?;
         }
-        while !interrupted.load(Ordering::Relaxed) && self.clock.now() < patience && !self.audit(end)?.is_settled() {
+        while !self.is_interrupted() && self.clock.now() < patience && !self.audit(end)?.is_settled() {
             self.tick(end, "waiting until the killed process's lease has lapsed and was swept")?;
         }
         self.stop()?;
         let audit = self.audit(end)?;
-        let pass = self.screen.verdict(&audit, &self.wrong, interrupted.load(Ordering::Relaxed));
-        Ok(pass)
+        let interrupted = self.is_interrupted();
+        Ok(self.screen.verdict(&audit, &self.wrong, interrupted))
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
     }
 
     fn audit(&mut self, end: Trigger) -> Result<Audit> {
@@ -146,15 +152,17 @@ impl Conductor<'_> {
         for (number, child) in self.children.iter_mut().enumerate() {
             if let Some(status) = child.as_mut().map(Child::try_wait).transpose()?.flatten() {
                 *child = None;
+                // Ctrl-C on a terminal reaches all processes at once: they stop by themselves, as they should.
+                if status.success() && self.interrupted.load(Ordering::Relaxed) {
+                    continue;
+                }
                 self.wrong.push(format!("node-{} ended by itself: {status}", number + 1));
                 self.screen.event(format!("node-{} ended by itself: {status}", number + 1));
             }
         }
         let now = self.clock.now();
         if self.screen.wants(now) {
-            // A slot of this very second may be on its way.
-            let settled = Trigger::from_secs(now.trigger().as_secs() - 1);
-            let audit = self.audit(end.min(settled))?;
+            let audit = self.audit(end.min(settled(now)))?;
             self.screen.show(&audit, what, now, end.timestamp());
         } else {
             self.watch.look(&self.store)?;
@@ -240,7 +248,7 @@ impl Conductor<'_> {
 }
 
 impl Drop for Conductor<'_> {
-    /// No process stays behind, whatever happened.
+    /// No process stays behind, also after an error or a panic.
     fn drop(&mut self) {
         for child in self.children.iter_mut().flatten() {
             let _ = child.kill();
@@ -260,6 +268,11 @@ impl Drop for Cleanup {
             let _ = std::fs::remove_file(path);
         }
     }
+}
+
+/// Up to which slots can be judged: one of this very second may be on its way.
+fn settled(now: Timestamp) -> Trigger {
+    Trigger::from_secs(now.trigger().as_secs() - 1)
 }
 
 /// The seconds from `now` to `then`, rounded up.

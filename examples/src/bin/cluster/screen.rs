@@ -1,16 +1,18 @@
-//! What people see: a table that lives, on a terminal; plain lines, where the output goes elsewhere.
+//! What people see: a table that lives, on a terminal; plain lines, where the output goes elsewhere. The table fits a
+//! terminal of 80 columns and 24 lines; on a smaller one it is cut, not garbled.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
+use rustix::termios::tcgetwinsize;
 use timertask::Timestamp;
 
 use crate::audit::{Audit, Tally};
 use crate::conductor::seconds_to;
 
 /// How many of the last events stay on the terminal.
-const EVENTS: usize = 8;
+const EVENTS: usize = 6;
 
 pub(crate) struct Screen {
     live: bool,
@@ -58,20 +60,27 @@ impl Screen {
             );
             return;
         }
-        let mut picture = table(audit);
-        let _ = writeln!(picture);
+        let mut picture = counts(audit);
+        let _ = writeln!(
+            picture,
+            "\nlate p50 {}, p99 {}; runs by instance: {}\n",
+            millis(total.percentile(50)),
+            millis(total.percentile(99)),
+            list(total.by_instance.iter().map(|(k, n)| (k.as_str(), *n)))
+        );
         for event in self.events.iter().rev().take(EVENTS).rev() {
-            let _ = writeln!(picture, "  * {event}");
+            let _ = writeln!(picture, "* {event}");
         }
-        let _ = writeln!(picture, "\n  {what}{}", if left > 0 { format!(", {left} s to go") } else { String::new() });
-        self.draw(&picture);
+        let _ = writeln!(picture, "{what}{}", if left > 0 { format!(", {left} s to go") } else { String::new() });
+        let size = tcgetwinsize(std::io::stdout()).map_or((24, 80), |size| (size.ws_row.into(), size.ws_col.into()));
+        self.draw(&cut(&picture, size));
     }
 
-    /// Puts a picture in the place of the one before.
+    /// Puts a picture in the place of the one before. What was typed meanwhile may stand in the cursor's line.
     fn draw(&mut self, picture: &str) {
         let mut out = std::io::stdout().lock();
         let up = if self.lines > 0 { format!("\x1b[{}A", self.lines) } else { String::new() };
-        let _ = write!(out, "{up}\x1b[J{picture}");
+        let _ = write!(out, "\r{up}\x1b[J{picture}");
         let _ = out.flush();
         self.lines = picture.lines().count();
     }
@@ -79,21 +88,18 @@ impl Screen {
     /// The last picture, and the last line; whether it passes.
     pub(crate) fn verdict(&mut self, audit: &Audit, processes: &[String], interrupted: bool) -> bool {
         let total = audit.total();
-        let mut text = table(audit);
-        let _ =
-            writeln!(text, "\n  runs by instance: {}", list(total.by_instance.iter().map(|(k, n)| (k.as_str(), *n))));
-        let _ = writeln!(text, "  not started, by reason: {}", list(total.not_started.iter().map(|(k, n)| (*k, *n))));
+        let mut text = format!("{}\n{}", counts(audit), starts(audit));
+        let _ = writeln!(text, "\nnot run, by reason: {}", list(total.not_started.iter().map(|(k, n)| (*k, *n))));
         for wrong in total.wrong.iter().chain(processes) {
-            let _ = writeln!(text, "  WRONG: {wrong}");
+            let _ = writeln!(text, "WRONG: {wrong}");
         }
         if self.live {
             for event in &self.events {
-                let _ = writeln!(text, "  * {event}");
+                let _ = writeln!(text, "* {event}");
             }
-            self.draw(&text);
-        } else {
-            print!("{text}");
+            self.draw("");
         }
+        print!("{text}");
         let pass = total.passes() && processes.is_empty() && total.once > 0 && !interrupted;
         let (word, colour) = if pass { ("PASS", "32") } else { ("FAIL", "31") };
         let word = if self.colour { format!("\x1b[1;{colour}m{word}\x1b[0m") } else { word.to_owned() };
@@ -116,47 +122,57 @@ impl Drop for Screen {
     }
 }
 
-/// A line for each plan, and one for all.
-fn table(audit: &Audit) -> String {
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "  {:<18}{:>9}{:>7}{:>7}{:>9}{:>8}{:>8}{:>10}{:>10}{:>10}{:>12}",
-        "plan",
-        "expected",
-        "once",
-        "twice",
-        "missing",
-        "failed",
-        "orphan",
-        "caught up",
-        "not start",
-        "late p50",
-        "late p99"
+/// The tallies of the plans by name, and in the end that of all.
+fn named(audit: &Audit) -> Vec<(&str, Tally)> {
+    let plans = audit.plans.iter().map(|(id, tally)| (id.as_str(), tally.clone()));
+    plans.chain([("all", audit.total())]).collect()
+}
+
+/// What became of the slots of each plan, and of all.
+fn counts(audit: &Audit) -> String {
+    let mut text = format!(
+        "{:<16}{:>9}{:>6}{:>6}{:>8}{:>7}{:>7}{:>10}{:>8}\n",
+        "plan", "expected", "once", "twice", "missing", "failed", "orphan", "caught up", "not run"
     );
-    for (id, tally) in &audit.plans {
-        line(&mut text, id, tally);
+    for (name, tally) in named(audit) {
+        let _ = writeln!(
+            text,
+            "{:<16}{:>9}{:>6}{:>6}{:>8}{:>7}{:>7}{:>10}{:>8}",
+            name,
+            tally.expected,
+            tally.once,
+            tally.twice,
+            tally.missing,
+            tally.failed,
+            tally.orphaned,
+            tally.caught_up,
+            tally.not_started.values().sum::<usize>(),
+        );
     }
-    line(&mut text, "all", &audit.total());
     text
 }
 
-fn line(text: &mut String, name: &str, tally: &Tally) {
-    let _ = writeln!(
-        text,
-        "  {:<18}{:>9}{:>7}{:>7}{:>9}{:>8}{:>8}{:>10}{:>10}{:>10}{:>12}",
-        name,
-        tally.expected,
-        tally.once,
-        tally.twice,
-        tally.missing,
-        tally.failed,
-        tally.orphaned,
-        tally.caught_up,
-        tally.not_started.values().sum::<usize>(),
-        millis(tally.percentile(50)),
-        millis(tally.percentile(99)),
-    );
+/// How late the runs of each plan, and of all, began, and on which instance.
+fn starts(audit: &Audit) -> String {
+    let all = audit.total().by_instance;
+    let mut text = format!("{:<16}{:>11}{:>11}", "plan", "late p50", "late p99");
+    all.keys().for_each(|instance| text.push_str(&format!("{instance:>9}")));
+    text.push('\n');
+    for (name, tally) in named(audit) {
+        let _ = write!(text, "{name:<16}{:>11}{:>11}", millis(tally.percentile(50)), millis(tally.percentile(99)));
+        for instance in all.keys() {
+            let _ = write!(text, "{:>9}", tally.by_instance.get(instance).copied().unwrap_or(0));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// As much of a picture as fits a terminal of so many rows and columns, the cursor below it. A line that wrapped, or one
+/// that scrolled away, would never be overwritten.
+fn cut(picture: &str, (rows, columns): (usize, usize)) -> String {
+    let lines = picture.lines().take(rows.saturating_sub(1));
+    lines.map(|line| line.chars().take(columns).collect::<String>() + "\n").collect()
 }
 
 fn millis(d: Option<Duration>) -> String {
@@ -166,4 +182,42 @@ fn millis(d: Option<Duration>) -> String {
 fn list<'a>(items: impl Iterator<Item = (&'a str, usize)>) -> String {
     let items: Vec<_> = items.map(|(name, n)| format!("{name} {n}")).collect();
     if items.is_empty() { "none".to_owned() } else { items.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn audit() -> Audit {
+        let tally = |n: usize, instance: &str| Tally {
+            once: n,
+            by_instance: [(instance.to_owned(), n)].into(),
+            lateness: vec![Duration::from_millis(2)],
+            ..Tally::default()
+        };
+        Audit {
+            plans: [("slow-in-parallel".to_owned(), tally(3600, "node-1")), ("b".to_owned(), tally(2, "node-2"))]
+                .into(),
+        }
+    }
+
+    #[test]
+    fn each_plan_and_all_are_told_by_instance() {
+        let text = starts(&audit());
+        let words: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(words[0], ["plan", "late", "p50", "late", "p99", "node-1", "node-2"]);
+        assert_eq!(words[1], ["b", "2.0", "ms", "2.0", "ms", "0", "2"]);
+        assert_eq!(words[3], ["all", "2.0", "ms", "2.0", "ms", "3600", "2"]);
+    }
+
+    #[test]
+    fn the_picture_fits_a_terminal_of_eighty_columns() {
+        assert!(counts(&audit()).lines().all(|line| line.len() < 80));
+    }
+
+    #[test]
+    fn a_small_terminal_cuts_the_picture() {
+        assert_eq!(cut("abc\nd\ne\n", (3, 2)), "ab\nd\n");
+        assert_eq!(cut("é\n", (9, 9)), "é\n");
+    }
 }
