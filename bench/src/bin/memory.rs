@@ -3,7 +3,6 @@
 //! `cargo run --release --bin memory [PLANS]` (1,000,000 by default)
 
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -57,7 +56,7 @@ fn settled() -> Allocated {
 }
 
 fn reconcile(n: usize, verdict: &mut Verdict) {
-    let late = Arc::new(Mutex::new(Vec::with_capacity(1 << 20)));
+    let late = Arc::new(std::sync::Mutex::new(Vec::with_capacity(1 << 20)));
     let lateness = Arc::clone(&late);
     let on = Arc::new(AtomicBool::new(false));
     let counts = Arc::clone(&on);

@@ -1,6 +1,6 @@
 //! A simulated day: 20 minute-plans on 3 instances that share a ledger in memory, under the fake clock.
 //!
-//! `cargo run --release --bin day [DAYS]` (1 by default)
+//! `cargo run --release --example day [DAYS]` (1 by default). An example, since the testkit is a dev-dependency everywhere.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
