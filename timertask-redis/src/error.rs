@@ -1,0 +1,185 @@
+//! What the server and the client answer, as [`StoreError`]s. Refused is a value, broken is an error: nothing in here is
+//! ever read as "somebody else has it".
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+use timertask_core::seam::{StoreError, StoreErrorKind};
+
+/// The word with which our scripts begin what they refuse: rows that this library cannot have written.
+const REFUSED_BY_SCRIPT: &str = "TTBAD";
+
+/// A fault inside the store, before it is told to the caller together with what was being done.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    kind: StoreErrorKind,
+    what: Option<String>,
+    unknown: bool,
+    cause: Option<RedisError>,
+}
+
+impl Fault {
+    /// A fault that no other error caused.
+    pub(crate) fn new(kind: StoreErrorKind, what: impl Into<String>) -> Self {
+        Self { kind, what: Some(what.into()), unknown: false, cause: None }
+    }
+
+    /// A row that this library cannot have written.
+    pub(crate) fn corrupt(what: impl Into<String>) -> Self {
+        Self::new(StoreErrorKind::Corrupt, what)
+    }
+
+    /// An answer that does not have the shape it must have. What was asked for has most likely been carried out.
+    pub(crate) fn nonsense(what: impl Into<String>) -> Self {
+        Self::new(StoreErrorKind::Internal, what).unknown_outcome()
+    }
+
+    /// What went wrong before anything was asked for: at connecting, or while the server let the client in.
+    pub(crate) fn at_connect(cause: RedisError) -> Self {
+        let kind = match cause.kind() {
+            _ if cause.is_timeout() => StoreErrorKind::TimedOut,
+            ErrorKind::Io => StoreErrorKind::Unreachable,
+            // A database that is not there, a user that is not known: what the URL says doesn't fit the server.
+            ErrorKind::Server(ServerErrorKind::ResponseError) if !is_crowded(&cause) => StoreErrorKind::Misconfigured,
+            _ => kind_of(&cause),
+        };
+        Self { kind, what: None, unknown: false, cause: Some(cause) }
+    }
+
+    /// What a call came to. `group` is how many requests it carried: those before the one that failed stand.
+    pub(crate) fn of_call(cause: RedisError, group: usize) -> Self {
+        let kind = kind_of(&cause);
+        let unknown = match cause.kind() {
+            // It was sent, and no answer came.
+            ErrorKind::Io => !cause.is_connection_refusal(),
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => true,
+            // A script that fails half-way leaves what it has written.
+            _ => {
+                group > 1
+                    && matches!(
+                        kind,
+                        StoreErrorKind::Corrupt | StoreErrorKind::Misconfigured | StoreErrorKind::Internal
+                    )
+            }
+        };
+        Self { kind, what: None, unknown, cause: Some(cause) }
+    }
+
+    /// It may have been carried out all the same.
+    pub(crate) fn unknown_outcome(mut self) -> Self {
+        self.unknown = true;
+        self
+    }
+
+    /// For the caller; `doing` says what was being done, and where.
+    pub(crate) fn into_store_error(self, doing: &str) -> StoreError {
+        let what = match self.what {
+            Some(what) => format!("{doing}: {what}"),
+            None => doing.to_owned(),
+        };
+        let mut error = StoreError::new(self.kind, what);
+        if self.unknown {
+            error = error.unknown_outcome();
+        }
+        match self.cause {
+            Some(cause) => error.with_source(cause),
+            None => error,
+        }
+    }
+}
+
+/// Whether the connection that answered so is good for another call.
+pub(crate) fn keeps_connection(error: &RedisError) -> bool {
+    match error.kind() {
+        ErrorKind::Server(_) | ErrorKind::Extension => !error.is_unrecoverable_error(),
+        _ => false,
+    }
+}
+
+/// Whether the server, or what lies in between, had hung up: what a connection meets that was idle over a restart.
+pub(crate) fn was_hung_up(error: &RedisError) -> bool {
+    error.is_io_error() && error.is_connection_dropped() && !error.is_timeout()
+}
+
+fn is_crowded(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains("max number of clients"))
+}
+
+fn kind_of(error: &RedisError) -> StoreErrorKind {
+    match error.kind() {
+        ErrorKind::Io if error.is_timeout() => StoreErrorKind::TimedOut,
+        ErrorKind::Io => StoreErrorKind::Unreachable,
+        ErrorKind::AuthenticationFailed => StoreErrorKind::Auth,
+        ErrorKind::InvalidClientConfig => StoreErrorKind::Misconfigured,
+        ErrorKind::Server(_) | ErrorKind::Extension => kind_of_code(error),
+        _ => StoreErrorKind::Internal,
+    }
+}
+
+/// By the first word of the server's answer.
+fn kind_of_code(error: &RedisError) -> StoreErrorKind {
+    let detail = error.detail().unwrap_or("");
+    match error.code().unwrap_or("") {
+        REFUSED_BY_SCRIPT => StoreErrorKind::Corrupt,
+        "ERR" if detail.contains(REFUSED_BY_SCRIPT) => StoreErrorKind::Corrupt,
+        "ERR" if is_crowded(error) => StoreErrorKind::Busy,
+        "ERR" if detail.contains("unknown command") => StoreErrorKind::Misconfigured,
+        "OOM" | "NOREPLICAS" => StoreErrorKind::Full,
+        // A replica; a server that stopped taking writes because it could not save.
+        "READONLY" | "MISCONF" => StoreErrorKind::ReadOnly,
+        "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => StoreErrorKind::Busy,
+        "NOAUTH" | "WRONGPASS" | "NOPERM" => StoreErrorKind::Auth,
+        // A key of another's; a node of a cluster, which this client does not follow.
+        "WRONGTYPE" | "CROSSSLOT" | "MOVED" | "ASK" => StoreErrorKind::Misconfigured,
+        _ => StoreErrorKind::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The server's answer `-CODE detail`.
+    fn answered(code: &str, detail: &str) -> RedisError {
+        let line = format!("-{code} {detail}\r\n");
+        match redis::parse_redis_value(line.as_bytes()).unwrap() {
+            redis::Value::ServerError(error) => error.into(),
+            other => panic!("{other:?} is no error"),
+        }
+    }
+
+    #[test]
+    fn each_answer_has_its_kind() {
+        use StoreErrorKind::*;
+        for (code, detail, kind) in [
+            ("OOM", "command not allowed when used memory > 'maxmemory'", Full),
+            ("NOREPLICAS", "Not enough good replicas to write.", Full),
+            ("READONLY", "You can't write against a read only replica.", ReadOnly),
+            ("MISCONF", "Redis is configured to save RDB snapshots", ReadOnly),
+            ("LOADING", "Redis is loading the dataset in memory", Busy),
+            ("BUSY", "Redis is busy running a script", Busy),
+            ("MASTERDOWN", "Link with MASTER is down", Busy),
+            ("CLUSTERDOWN", "The cluster is down", Busy),
+            ("ERR", "max number of clients reached", Busy),
+            ("NOAUTH", "Authentication required.", Auth),
+            ("WRONGPASS", "invalid username-password pair", Auth),
+            ("NOPERM", "this user has no permissions", Auth),
+            ("WRONGTYPE", "Operation against a key holding the wrong kind of value", Misconfigured),
+            ("CROSSSLOT", "Keys in request don't hash to the same slot", Misconfigured),
+            ("MOVED", "3999 127.0.0.1:6381", Misconfigured),
+            ("ERR", "unknown command 'EVALSHA'", Misconfigured),
+            ("ERR", "TTBAD a slot has 3 fields, on @user_script:1.", Corrupt),
+            ("TTBAD", "a slot has 3 fields", Corrupt),
+            ("ERR", "whatever comes", Internal),
+            ("NEVERHEARD", "of it", Internal),
+        ] {
+            let error = Fault::of_call(answered(code, detail), 1).into_store_error("claim");
+            assert_eq!((error.kind(), error.outcome_unknown()), (kind, false), "{code} {detail}");
+        }
+    }
+
+    #[test]
+    fn what_a_group_had_written_stands() {
+        let fails = |code| Fault::of_call(answered(code, "x"), 2).into_store_error("claim").outcome_unknown();
+        assert!(fails("WRONGTYPE"), "another request of the group may have been carried out");
+        assert!(!fails("OOM"), "refused before the first write");
+    }
+}

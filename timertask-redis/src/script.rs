@@ -1,0 +1,144 @@
+//! Calls: one script, one answer. An answer is a flat list of texts: the number of its call, the server's now, and what
+//! was asked for.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use redis::{Cmd, Connection, ErrorKind, RedisError, RedisResult, Script, ServerErrorKind, Value};
+use timertask_core::key::PlanKey;
+use timertask_core::time::Timestamp;
+
+use crate::error::Fault;
+
+/// A script as the server knows it.
+pub(crate) struct Code {
+    text: &'static str,
+    hash: String,
+}
+
+/// A script of ours, behind what all of them begin with.
+macro_rules! script {
+    ($name:ident, $file:literal) => {
+        pub(crate) static $name: LazyLock<Code> = LazyLock::new(|| {
+            let text = concat!(include_str!("lua/rows.lua"), "\n", include_str!($file));
+            Code { text, hash: Script::new(text).get_hash().to_owned() }
+        });
+    };
+}
+
+script!(CLAIM, "lua/claim.lua");
+script!(RENEW, "lua/renew.lua");
+script!(END, "lua/end.lua");
+script!(PLAN, "lua/plan.lua");
+script!(PURGE, "lua/purge.lua");
+script!(READ, "lua/read.lua");
+script!(LOCK, "lua/lock.lua");
+script!(BOARD, "lua/board.lua");
+
+/// Keys and arguments of a call, as they are gathered.
+#[derive(Default)]
+pub(crate) struct Call {
+    keys: Vec<String>,
+    args: Vec<Vec<u8>>,
+}
+
+impl Call {
+    /// An argument.
+    pub(crate) fn arg(&mut self, text: impl Into<Vec<u8>>) -> &mut Self {
+        self.args.push(text.into());
+        self
+    }
+
+    pub(crate) fn number(&mut self, n: impl ToString) -> &mut Self {
+        self.arg(n.to_string())
+    }
+
+    /// A key that the script takes by its place.
+    pub(crate) fn fixed_key(&mut self, key: String) -> &mut Self {
+        self.keys.push(key);
+        self
+    }
+
+    /// A key, and its place as an argument. Keys that are named again share a place.
+    pub(crate) fn key(&mut self, key: String) -> &mut Self {
+        // A group names few buckets more than once, and those mostly one after the other.
+        let place = self.keys.iter().rposition(|known| *known == key).unwrap_or_else(|| {
+            self.keys.push(key);
+            self.keys.len() - 1
+        });
+        self.number(place + 1)
+    }
+
+    /// The key and id of a plan, or of a namespace.
+    pub(crate) fn plan(&mut self, plan: &PlanKey) -> &mut Self {
+        self.key(crate::layout::bucket(plan)).arg(plan.plan_str())
+    }
+
+    /// Runs `code` with what was gathered. A server that doesn't know it yet, after a restart or a `SCRIPT FLUSH`, is
+    /// given it.
+    ///
+    /// The call's number comes back with its answer. A connection on which an answer was left over would otherwise give
+    /// each call the answer of the one before it, and a claim another slot's grant.
+    pub(crate) fn run(&self, code: &Code, connection: &mut Connection) -> RedisResult<Vec<Value>> {
+        static CALLS: AtomicU64 = AtomicU64::new(0);
+        let number = CALLS.fetch_add(1, Ordering::Relaxed).to_string();
+        let value = match self.command("EVALSHA", &code.hash, &number).query(connection) {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.command("EVAL", code.text, &number).query(connection)?
+            }
+            done => done?,
+        };
+        match value {
+            Value::Array(values) if is_text(values.first(), &number) => Ok(values),
+            _ => Err(RedisError::from((ErrorKind::UnexpectedReturnType, "the answer is not that of this call"))),
+        }
+    }
+
+    fn command(&self, name: &str, code: &str, number: &str) -> Cmd {
+        let mut command = redis::cmd(name);
+        command.arg(code).arg(self.keys.len()).arg(&self.keys).arg(number).arg(&self.args);
+        command
+    }
+}
+
+fn is_text(value: Option<&Value>, text: &str) -> bool {
+    matches!(value, Some(Value::BulkString(bytes)) if bytes == text.as_bytes())
+}
+
+/// What a script answered, text by text.
+pub(crate) struct Reply(std::vec::IntoIter<Value>);
+
+impl Reply {
+    /// The server's now, and what follows it.
+    pub(crate) fn new(values: Vec<Value>) -> Result<(Timestamp, Self), Fault> {
+        let mut reply = Self(values.into_iter());
+        // The call's number has been looked at.
+        reply.text()?;
+        let now = Timestamp::from_micros(reply.number()?);
+        Ok((now, reply))
+    }
+
+    pub(crate) fn text(&mut self) -> Result<String, Fault> {
+        match self.0.next() {
+            Some(Value::BulkString(bytes)) => {
+                String::from_utf8(bytes).map_err(|_| Fault::corrupt("a text is not UTF-8").unknown_outcome())
+            }
+            Some(_) => Err(Fault::nonsense("the answer holds something else than texts")),
+            None => Err(Fault::nonsense("the answer is cut short")),
+        }
+    }
+
+    pub(crate) fn number<T: std::str::FromStr>(&mut self) -> Result<T, Fault> {
+        let text = self.text()?;
+        text.parse().map_err(|_| Fault::nonsense(format!("{text:?} is not a number of the answer")))
+    }
+
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.0.as_slice().is_empty()
+    }
+
+    /// Nothing may be left.
+    pub(crate) fn finish(self) -> Result<(), Fault> {
+        if self.is_at_end() { Ok(()) } else { Err(Fault::nonsense("the answer is too long")) }
+    }
+}
