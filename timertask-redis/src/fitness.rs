@@ -9,6 +9,8 @@ use crate::error::Fault;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fitness {
     role: String,
+    /// Whether it is still reading its data.
+    loading: bool,
     /// Empty where the server doesn't say.
     eviction: String,
     appends: bool,
@@ -42,6 +44,7 @@ fn read_info(info: &str) -> Fitness {
     let mut fitness = Fitness::default();
     for (name, value) in info.lines().filter_map(|line| line.split_once(':')) {
         match name {
+            "loading" => fitness.loading = value != "0",
             "role" => value.clone_into(&mut fitness.role),
             "maxmemory_policy" => value.clone_into(&mut fitness.eviction),
             "aof_enabled" => fitness.appends = value != "0",
@@ -58,6 +61,9 @@ impl Fitness {
     /// # Errors
     /// A fault where this server must not keep one.
     pub(crate) fn durability(&self, accept_eviction: bool) -> Result<Durability, Fault> {
+        if self.loading {
+            return Err(Fault::new(StoreErrorKind::Busy, "the server is still loading its data"));
+        }
         if self.role != "master" {
             let what = format!("the server is no master (its role is {:?})", self.role);
             return Err(Fault::new(StoreErrorKind::ReadOnly, what));
@@ -97,6 +103,7 @@ mod tests {
         assert_eq!(of(&format!("{master}aof_enabled:1\r\n")), Ok(Durability::Durable { synced: false }));
         let replicated = Durability::Replicated { acknowledged_by: 0 };
         assert_eq!(of(&format!("{master}aof_enabled:1\r\nconnected_slaves:1\r\n")), Ok(replicated));
+        assert_eq!(of(&format!("loading:1\r\n{master}")), Err(StoreErrorKind::Busy));
         assert_eq!(of("role:slave\r\nmaxmemory_policy:noeviction"), Err(StoreErrorKind::ReadOnly));
         assert_eq!(of("role:master\r\nmaxmemory_policy:allkeys-lru"), Err(StoreErrorKind::Misconfigured));
         assert_eq!(of(""), Err(StoreErrorKind::ReadOnly), "a server that says nothing is not trusted");

@@ -1,4 +1,29 @@
-//! The ledger, mutex and board of timertask on Redis.
+//! The ledger, mutex and board of timertask on a Redis server, shared by services on many hosts.
+//!
+//! ```no_run
+//! use timertask_redis::Redis;
+//!
+//! let store = Redis::connect("redis://redis.internal/")?;
+//! # Ok::<(), timertask_core::seam::StoreError>(())
+//! ```
+//!
+//! Each process connects for itself and hands the handle to its scheduler; clones are cheap and share its connections. The
+//! client is a blocking one: no async runtime comes along. The tests run on Redis 7.0.
+//!
+//! Every call is one Lua script, one answer. The scripts decide as the pure functions of
+//! [`rules`](timertask_core::rules) do, by the server's own clock; random traces compare the two on a real server.
+//!
+//! # Set the server up
+//!
+//! * `maxmemory-policy noeviction` (the default of Redis, not of all who rent it out). Another is refused.
+//! * `appendonly yes`, and `appendfsync always` where no slot may ever be started twice. Without an append-only file a server
+//!   that restarts has forgotten what ran.
+//! * One address that leads to the master. Sentinel, Cluster and TLS are not supported yet.
+//!
+#![doc = include_str!("../docs/promises.md")]
+//!
+#![doc = include_str!("../docs/layout.md")]
+
 pub use redis;
 
 mod board;

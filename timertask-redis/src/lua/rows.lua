@@ -110,6 +110,7 @@ end
 local proved = {}
 local function prove(bucket)
     if not proved[bucket] then
+        call('HLEN', bucket)
         call('ZCARD', bucket .. ':ids')
         call('ZCARD', bucket .. ':ends')
         call('ZCARD', bucket .. ':grants')

@@ -8,6 +8,8 @@
     reason = "each test file uses a part of it; a panic fails the test"
 )]
 
+pub mod proxy;
+
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -18,7 +20,7 @@ use std::time::Duration;
 use timertask_core::clock::{Clock, Signal, SystemClock, Until};
 use timertask_core::key::{Fingerprint, InstanceId, Namespace, Nonce, PlanId, PlanKey, SlotKey};
 use timertask_core::seam::{
-    Applied, Claim, ClaimRequest, EndOp, EndRequest, Ending, Gate, Grant, Ledger, Overlap, PlanOp, RunKind,
+    Applied, Claim, ClaimRequest, EndOp, EndRequest, Ending, Gate, Grant, Ledger, Overlap, PlanOp, RunKind, StoreError,
 };
 use timertask_core::time::{Timestamp, Trigger};
 use timertask_redis::Redis;
@@ -28,8 +30,9 @@ pub const PATIENT: Duration = Duration::from_secs(60);
 /// A time-out that tests wait for.
 pub const SHORT: Duration = Duration::from_millis(300);
 
-/// Arguments of a server that appends each write to a file.
-pub const APPENDS: &[&str] = &["--appendonly", "yes"];
+/// Arguments of a server that has each write on the disk before it acknowledges it. (With `everysec` it may hold writes back
+/// for two seconds where the disk is slow, and then a kill loses them.)
+pub const APPENDS: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
 
 /// A `redis-server` that lives as long as this value.
 pub struct Server {
@@ -50,7 +53,7 @@ impl Server {
         // Somebody else may take the port between our look and the server's.
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            if let Some(child) = launch(&dir, port, &arguments) {
+            if let Some(child) = launch(&dir, port, &arguments, READY) {
                 return Self { child, port, dir, arguments };
             }
         }
@@ -73,6 +76,11 @@ impl Server {
             .pool_wait(PATIENT)
             .connect(&self.url())
             .unwrap()
+    }
+
+    /// As [`connect`](Self::connect), where it may fail.
+    pub fn try_connect(&self) -> Result<Redis, StoreError> {
+        Redis::options().connect_timeout(PATIENT).response_timeout(PATIENT).connect(&self.url())
     }
 
     /// A handle whose calls come back soon.
@@ -101,7 +109,14 @@ impl Server {
 
     /// Starts it again after [`kill`](Self::kill), on the same port and folder.
     pub fn start_again(&mut self) {
-        self.child = launch(&self.dir, self.port, &self.arguments).expect("the port is still free");
+        self.child = launch(&self.dir, self.port, &self.arguments, READY).expect("the port is still free");
+    }
+
+    /// Likewise, with further arguments, and without waiting for more than the beginning.
+    pub fn start_loading(&mut self, arguments: &[&str]) {
+        let mut all = self.arguments.clone();
+        all.extend(arguments.iter().map(|text| (*text).to_owned()));
+        self.child = launch(&self.dir, self.port, &all, "Loading RDB").expect("the port is still free");
     }
 
     /// Stops all its threads, as a frozen host does; it goes on when the answer is dropped.
@@ -112,8 +127,11 @@ impl Server {
     }
 }
 
-/// Waits until it says that it is ready; `None` where it ended instead.
-fn launch(dir: &Path, port: u16, arguments: &[String]) -> Option<Child> {
+/// What a server says once it answers.
+const READY: &str = "Ready to accept connections";
+
+/// Waits until the server has `said` so; `None` where it ended instead.
+fn launch(dir: &Path, port: u16, arguments: &[String], said: &str) -> Option<Child> {
     let port = port.to_string();
     let mut child = Command::new("redis-server")
         .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--dir"])
@@ -125,7 +143,7 @@ fn launch(dir: &Path, port: u16, arguments: &[String]) -> Option<Child> {
         .spawn()
         .expect("the tests need the program redis-server (on Debian the package redis-server)");
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    if lines.any(|line| line.is_ok_and(|line| line.contains("Ready to accept connections"))) {
+    if lines.any(|line| line.is_ok_and(|line| line.contains(said))) {
         return Some(child);
     }
     child.wait().unwrap();
@@ -171,6 +189,11 @@ pub fn until<T>(mut ready: impl FnMut() -> Option<T>) -> T {
         wait(Duration::from_millis(10));
     }
     panic!("what was waited for did not come");
+}
+
+/// Waits until the server's clock has come to `at`, so that slots up to it can be accounted for.
+pub fn until_time(ledger: &impl Ledger, at: i64) {
+    until(|| (ledger.plan(&[]).unwrap().now.trigger().as_secs() >= at).then_some(()));
 }
 
 pub fn fingerprint(n: u128) -> Fingerprint {
