@@ -278,7 +278,7 @@ impl Trace {
                 let fingerprint = fingerprint(1 + u128::from(self.random.chance(10)));
                 PlanOp::Account { fingerprint, from, to, cover: self.cover(from, to) }
             }
-            8 => PlanOp::SetBack { max_skew: Duration::from_millis(self.random.below(3) * 1_000) },
+            8 => PlanOp::SetBack { max_skew: Duration::from_secs(self.random.pick(&[0, 1, 5, 20, 60, 100])) },
             9 => PlanOp::Pause {
                 by: self.text(),
                 why: self.text(),
@@ -446,27 +446,34 @@ fn run(seed: u64, steps: usize) {
     assert!(trace.granted > steps / 20, "seed {seed}: {} grants in {steps} steps show little", trace.granted);
 }
 
-/// How many steps each seed takes; more on demand.
-fn steps() -> usize {
-    std::env::var("TIMERTASK_TRACE_STEPS").ok().and_then(|n| n.parse().ok()).unwrap_or(2_500)
-}
+const STEPS: usize = 2_500;
 
 #[test]
 fn the_rules_in_lua_decide_as_those_in_rust_1() {
-    run(1, steps());
+    run(1, STEPS);
 }
 
 #[test]
 fn the_rules_in_lua_decide_as_those_in_rust_2() {
-    run(2, steps());
+    run(2, STEPS);
 }
 
 #[test]
 fn the_rules_in_lua_decide_as_those_in_rust_3() {
-    run(3, steps());
+    run(3, STEPS);
 }
 
+/// One more, or as many as there is time for.
 #[test]
-fn the_rules_in_lua_decide_as_those_in_rust_4() {
-    run(4, steps());
+fn soak_the_rules_in_lua_decide_as_those_in_rust() {
+    let seconds = std::env::var("TIMERTASK_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let end = SystemClock.monotonic() + Duration::from_secs(seconds);
+    let mut seed = 1_000;
+    loop {
+        run(seed, STEPS);
+        seed += 1;
+        if SystemClock.monotonic() >= end {
+            break;
+        }
+    }
 }

@@ -1,11 +1,14 @@
-// The quickstarts of README.md are doctests, and one of them needs SQLite.
-#![cfg_attr(any(feature = "sqlite", not(doctest)), doc = include_str!("../README.md"))]
-#![cfg_attr(not(any(feature = "sqlite", not(doctest))), doc = "Recurring jobs on several instances at once.")]
+// The quickstarts of README.md are doctests, and some of them need a store.
+#![cfg_attr(any(all(feature = "sqlite", feature = "redis"), not(doctest)), doc = include_str!("../README.md"))]
+#![cfg_attr(
+    not(any(all(feature = "sqlite", feature = "redis"), not(doctest))),
+    doc = "Recurring jobs on several instances at once."
+)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use timertask_core::*;
 
-/// The ledger and mutex on Redis: not there yet.
+/// The ledger and mutex on a Redis server that services on many hosts share.
 #[cfg(feature = "redis")]
 #[doc(inline)]
 pub use timertask_redis as redis;

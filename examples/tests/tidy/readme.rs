@@ -3,8 +3,12 @@
 use crate::{none, read};
 
 /// The heading of each quickstart, and how many lines of code it may have.
-const QUICKSTARTS: &[(&str, usize)] =
-    &[("One process", 6), ("Two processes on SQLite", 9), ("A unit test with two instances", 11)];
+const QUICKSTARTS: &[(&str, usize)] = &[
+    ("One process", 6),
+    ("Two processes on SQLite", 9),
+    ("Several hosts, on Redis", 13),
+    ("A unit test with two instances", 11),
+];
 
 /// The first Rust block below the heading that begins with `heading`, and above the next heading.
 fn block<'a>(readme: &'a str, heading: &str) -> Option<Vec<&'a str>> {

@@ -114,7 +114,9 @@ ops['set-back'] = function(key, id, row, op)
         return at * 1000000 > limit and math.min(at, target) or at
     end
     local was = tonumber(row[CURSOR])
-    local cursor, from = corrected(was), corrected(number(row[EFFECTIVE_FROM], 'an effective-from'))
+    local from = corrected(number(row[EFFECTIVE_FROM], 'an effective-from'))
+    -- What lies before an effective-from that stays was another generation's: this one would never account for it again.
+    local cursor = math.max(corrected(was), math.min(from, was))
     if cursor == was and from == tonumber(row[EFFECTIVE_FROM]) then
         return 'U'
     end
