@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use timertask::key::{Namespace, PlanKey};
+use timertask::key::PlanKey;
 use timertask::seam::{Query, RangeRow, SlotRow, SlotState};
-use timertask::sqlite::Sqlite;
-use timertask::{Ending, Ledger, NotStarted, PlanId, RunKind, Trigger};
+use timertask::{Ending, NotStarted, PlanId, RunKind, Trigger};
 
 use crate::Result;
 use crate::app::{App, WorkRow};
+use crate::store::Store;
 use crate::watch::Watch;
 
 /// What became of the slots of one plan, or of all.
@@ -38,7 +38,7 @@ pub(crate) struct Audit {
 
 impl Audit {
     /// Reads all slots up to `end`.
-    pub(crate) fn read(store: &Sqlite, app: &App, watch: &Watch, end: Trigger) -> Result<Self> {
+    pub(crate) fn read(store: &Store, app: &App, watch: &Watch, end: Trigger) -> Result<Self> {
         let mut work: BTreeMap<String, Vec<WorkRow>> = BTreeMap::new();
         for row in app.work(end.as_secs())? {
             work.entry(row.plan.clone()).or_default().push(row);
@@ -98,12 +98,12 @@ impl Tally {
     }
 }
 
-fn history(store: &Sqlite, id: &str, end: Trigger) -> Result<(Vec<SlotRow>, Vec<RangeRow>)> {
-    let plan = PlanKey::new(Namespace::default(), PlanId::new(id)?);
+fn history(store: &Store, id: &str, end: Trigger) -> Result<(Vec<SlotRow>, Vec<RangeRow>)> {
+    let plan = PlanKey::new(store.namespace.clone(), PlanId::new(id)?);
     let (mut slots, mut ranges, mut page) = (Vec::new(), Vec::new(), None);
     loop {
         let query = Query::History { plan: plan.clone(), after: Trigger::from_secs(0), upto: end, page, limit: 1000 };
-        let answer = store.read(&query)?.value;
+        let answer = store.ledger.read(&query)?.value;
         slots.extend(answer.slots);
         ranges.extend(answer.ranges);
         page = answer.more;

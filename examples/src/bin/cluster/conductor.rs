@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use timertask::clock::{Clock, Signal as Wakeup, SystemClock, Until};
-use timertask::sqlite::Sqlite;
 use timertask::{Timestamp, Trigger};
 
 use crate::Result;
@@ -16,6 +15,7 @@ use crate::app::App;
 use crate::args::Args;
 use crate::audit::Audit;
 use crate::screen::Screen;
+use crate::store::{Store, tidy};
 use crate::watch::Watch;
 
 /// How long it may take until the killed process's lease has lapsed and was swept: a lease, three sweeps, and some.
@@ -60,7 +60,7 @@ struct Conductor<'a> {
     args: &'a Args,
     clock: SystemClock,
     interrupted: Arc<AtomicBool>,
-    store: Sqlite,
+    store: Store,
     app: App,
     watch: Watch,
     screen: Screen,
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let _cleanup = args.temporary.then(|| Cleanup(args.path.clone()));
     let app = App::open(&args.path)?;
     app.create()?;
-    let store = Sqlite::options().in_application_file().open(&args.path)?;
+    let store = Store::open(args)?;
     let mut conductor = Conductor {
         args,
         clock: SystemClock,
@@ -90,7 +90,10 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         children: Vec::new(),
         wrong: Vec::new(),
     };
-    conductor.play()
+    let passed = conductor.play();
+    drop(conductor);
+    tidy(args)?;
+    passed
 }
 
 impl Conductor<'_> {
@@ -101,7 +104,7 @@ impl Conductor<'_> {
         self.screen.event(format!(
             "{} processes share {}; {} plans; {} s",
             self.args.instances,
-            self.args.path.display(),
+            self.store.what,
             PLANS.len(),
             self.args.seconds
         ));
@@ -211,14 +214,15 @@ impl Conductor<'_> {
     }
 
     fn spawn(&self, number: usize) -> Result<Child> {
-        let child = Command::new(std::env::current_exe()?)
-            .arg("--instance")
-            .arg((number + 1).to_string())
-            .arg("--store")
-            .arg(format!("sqlite:{}", self.args.path.display()))
-            .stdin(Stdio::null())
-            .spawn()?;
-        Ok(child)
+        let mut child = Command::new(std::env::current_exe()?);
+        child.arg("--instance").arg((number + 1).to_string()).arg("--store");
+        match &self.args.redis {
+            None => child.arg(format!("sqlite:{}", self.args.path.display())),
+            Some(redis) => {
+                child.arg(&redis.url).arg("--namespace").arg(&redis.namespace).arg("--file").arg(&self.args.path)
+            }
+        };
+        Ok(child.stdin(Stdio::null()).spawn()?)
     }
 
     fn signal(&self, number: usize, signal: Signal) -> Result<()> {

@@ -5,24 +5,26 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use timertask::sqlite::Sqlite;
 use timertask::{BoxError, Jobs, Run, Scheduler};
 
 use crate::Result;
 use crate::app::{App, Written};
+use crate::args::Args;
+use crate::store::Store;
 
 /// Runs until it is told to stop.
-pub(crate) fn run(path: &Path, number: usize) -> Result<()> {
+pub(crate) fn run(args: &Args, number: usize) -> Result<()> {
     // The panics here are part of the show, and recorded; they need no trace on the screen.
     std::panic::set_hook(Box::new(|_| {}));
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
 
-    let scheduler = Scheduler::builder(jobs(path))
-        .store(Sqlite::options().in_application_file().open(path)?)
+    let path = &args.path;
+    let scheduler = Store::open(args)?
+        .share(Scheduler::builder(jobs(path)))
         .instance(format!("node-{number}"))
         .concurrency(6)
         .start()?;
-    let source = path.to_owned();
+    let source = path.clone();
     scheduler.spawn_reconcile(Duration::from_secs(1), move || App::open(&source)?.plans())?;
 
     signals.forever().next();

@@ -1,8 +1,8 @@
-//! Several processes of one service share one SQLite file, while their plans are edited, one of them is frozen and
+//! Several processes of one service share one SQLite file, or a Redis server, while their plans are edited, one of them is frozen and
 //! another is killed. In the end every slot is accounted for.
 //!
 //! ```text
-//! cargo run --release -p timertask-examples --bin cluster -- [--instances 3] [--seconds 20] [--store sqlite:PATH]
+//! cargo run --release -p timertask-examples --bin cluster -- [--instances 3] [--seconds 20] [--store sqlite:PATH | --store redis://HOST/]
 //! ```
 //!
 //! * `instance.rs` is the service: about what a user would write. Read it first.
@@ -11,6 +11,7 @@
 //! * `watch.rs` notes which version of a plan counted from when on.
 //! * `audit.rs` reads ledger and application table and judges.
 //! * `screen.rs` shows it.
+//! * `store.rs` opens what they share: the file, or a Redis server.
 
 mod app;
 mod args;
@@ -18,6 +19,7 @@ mod audit;
 mod conductor;
 mod instance;
 mod screen;
+mod store;
 mod watch;
 
 use std::error::Error;
@@ -28,7 +30,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 fn main() -> ExitCode {
     let outcome = match args::Args::parse(std::env::args().skip(1)) {
         Ok(args) => match args.instance {
-            Some(number) => instance::run(&args.path, number).map(|()| true),
+            Some(number) => instance::run(&args, number).map(|()| true),
             None => conductor::run(&args),
         },
         Err(error) => {

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use timertask::Ledger;
-use timertask::key::Namespace;
 use timertask::seam::Query;
-use timertask::sqlite::Sqlite;
 use timertask::{ScheduleOptions, Timestamp, Trigger};
 
 use crate::Result;
+use crate::store::Store;
 
 /// One version of a plan, as the table of plans had it.
 pub(crate) struct Version {
@@ -41,9 +39,9 @@ impl Watch {
     }
 
     /// Looks which generations the ledger has now.
-    pub(crate) fn look(&mut self, store: &Sqlite) -> Result<()> {
-        let query = Query::Plans { namespace: Namespace::default(), after: None, limit: 1000 };
-        for (key, row) in store.read(&query)?.value.plans {
+    pub(crate) fn look(&mut self, store: &Store) -> Result<()> {
+        let query = Query::Plans { namespace: store.namespace.clone(), after: None, limit: 1000 };
+        for (key, row) in store.ledger.read(&query)?.value.plans {
             let known = self.generations.entry(key.plan_str().to_owned()).or_default();
             if known.last() != Some(&row.generation.effective_from) {
                 known.push(row.generation.effective_from);
