@@ -1,9 +1,10 @@
 //! The search against brute force: each local minute around a change of clocks, mapped by chrono-tz itself.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, Datelike, Days, MappedLocalTime, NaiveDateTime, TimeDelta, TimeZone, Timelike, Utc};
+use chrono::{DateTime, Datelike, Days, MappedLocalTime, NaiveDate, NaiveDateTime, TimeDelta, TimeZone, Timelike, Utc};
 use chrono_tz::{TZ_VARIANTS, Tz};
 
 use crate::random::Random;
@@ -122,12 +123,29 @@ struct Around {
     change: DateTime<Utc>,
     from: DateTime<Utc>,
     upto: DateTime<Utc>,
+    closed: Option<Closed>,
+}
+
+/// The days that a calendar excludes.
+type Closed = fn(NaiveDate) -> bool;
+
+/// Three days closed, two days open.
+fn three_of_five(day: NaiveDate) -> bool {
+    day.num_days_from_ce() % 5 < 3
 }
 
 impl Around {
-    fn new(zone: Tz, change: DateTime<Utc>) -> Self {
+    fn new(zone: Tz, change: DateTime<Utc>, closed: Option<Closed>) -> Self {
         let reach = TimeDelta::hours(26);
-        Self { zone, change, from: change - reach, upto: change + reach }
+        Self { zone, change, from: change - reach, upto: change + reach, closed }
+    }
+
+    fn options(&self, dst: Dst) -> ScheduleOptions {
+        let options = ScheduleOptions::new().zone(self.zone).dst(dst);
+        match self.closed {
+            Some(closed) => options.calendar("closed", Arc::new(closed)),
+            None => options,
+        }
     }
 
     fn image(&self, local: NaiveDateTime) -> Image {
@@ -146,7 +164,7 @@ impl Around {
         let end = whole(self.upto + Days::new(1));
         let mut images = Vec::new();
         while local < end {
-            if plain.matches(local) {
+            if plain.matches(local) && !self.closed.is_some_and(|closed| closed(local.date())) {
                 images.push(self.image(local));
             }
             local += TimeDelta::minutes(1);
@@ -175,7 +193,7 @@ impl Around {
         assert_eq!(lost, if gap == Gap::Skip { gone } else { 0 }, "{} {schedule:?}", self.change);
     }
 
-    /// All instants of a schedule, forward and back, and their notes.
+    /// All instants of a schedule, forward and back.
     fn check(&self, schedule: &Schedule, want: &BTreeSet<DateTime<Utc>>, what: &dyn Fn() -> String) {
         let forward: Vec<_> = schedule.between(self.from, self.upto - TimeDelta::seconds(1)).collect();
         assert!(forward.iter().map(|o| o.instant).eq(want.iter().copied()), "{} forward", what());
@@ -194,7 +212,10 @@ impl Around {
             let prev = schedule.prev_before(t).filter(|prev| *prev > self.from);
             assert_eq!(prev, want.range(..t).next_back().copied(), "{} before {t}", what());
         }
-        for occurrence in forward {
+    }
+
+    fn check_notes(&self, schedule: &Schedule, what: &dyn Fn() -> String) {
+        for occurrence in schedule.between(self.from, self.upto - TimeDelta::seconds(1)) {
             let local = occurrence.local.naive_local();
             let fits = match (occurrence.note, self.image(local)) {
                 (Note::ShiftedFrom(gone), _) => {
@@ -246,20 +267,23 @@ fn pair(dst: Dst, expression: &str) -> (Gap, Fold) {
 fn run(
     zones: &[Tz],
     years: std::ops::Range<i32>,
+    closed: Option<Closed>,
     mut expressions: impl FnMut(usize, DateTime<Utc>) -> Vec<String>,
 ) -> usize {
     let mut count = 0;
     for zone in zones {
         for change in changes(*zone, years.clone()) {
-            let around = Around::new(*zone, change);
+            let around = Around::new(*zone, change, closed);
             for expression in expressions(count, change) {
                 let images = around.images(&Plain::read(&expression));
                 for dst in POLICIES {
-                    let schedule = ScheduleOptions::new().zone(*zone).dst(dst).parse(&expression).expect("valid");
+                    let schedule = around.options(dst).parse(&expression).expect("valid");
                     let (gap, fold) = pair(dst, &expression);
                     let want = around.instants(&images, gap, fold);
                     around.check_swallowed(&schedule, &images, gap);
-                    around.check(&schedule, &want, &|| format!("{zone} {change} {dst} {expression}"));
+                    let what = || format!("{zone} {change} {dst} {expression}");
+                    around.check(&schedule, &want, &what);
+                    around.check_notes(&schedule, &what);
                 }
             }
             count += 1;
@@ -283,7 +307,7 @@ fn on_the_day(random: &mut Random, change: DateTime<Utc>) -> String {
 fn fault_44_changes_of_clocks_follow_the_stated_rule_in_all_zones() {
     // Each change with an expression of the list, in turn, and a random one.
     let mut random = Random::new(44);
-    let changes = run(&ZONES, 1990..2035, |count, change| {
+    let changes = run(&ZONES, 1990..2035, None, |count, change| {
         let known = EXPRESSIONS[count % EXPRESSIONS.len()].to_owned();
         let other = match count % 4 {
             0 | 1 => on_the_day(&mut random, change),
@@ -301,10 +325,53 @@ fn fault_44_changes_of_clocks_follow_the_stated_rule_in_all_zones() {
 
 #[test]
 fn fault_44_each_expression_meets_the_strangest_changes() {
-    assert_eq!(run(&[Tz::Pacific__Apia], 2011..2012, |_, _| all()), 3);
-    assert_eq!(run(&[Tz::Pacific__Kwajalein], 1993..1994, |_, _| all()), 1);
+    assert_eq!(run(&[Tz::Pacific__Apia], 2011..2012, None, |_, _| all()), 3);
+    assert_eq!(run(&[Tz::Pacific__Kwajalein], 1993..1994, None, |_, _| all()), 1);
     let zones = [Tz::Australia__Lord_Howe, Tz::Antarctica__Troll, Tz::America__Sao_Paulo, Tz::Asia__Beirut];
-    assert_eq!(run(&zones, 2018..2019, |_, _| all()), 8);
+    assert_eq!(run(&zones, 2018..2019, None, |_, _| all()), 8);
+}
+
+/// Zones whose changes come at midnight, in the night, at noon or skip a day, so that closed days begin and end around them.
+const WITH_CALENDAR: [Tz; 7] = [
+    Tz::Europe__Berlin,
+    Tz::America__Havana,
+    Tz::America__Sao_Paulo,
+    Tz::Asia__Beirut,
+    Tz::Antarctica__Troll,
+    Tz::Pacific__Apia,
+    Tz::Pacific__Kwajalein,
+];
+
+#[test]
+fn calendars_agree_with_brute_force_where_clocks_change() {
+    let changes = run(&WITH_CALENDAR, 1993..2020, Some(three_of_five), |count, change| {
+        let day = change + TimeDelta::days(i64::try_from(count % 3).expect("small") - 1);
+        vec![EXPRESSIONS[count % EXPRESSIONS.len()].to_owned(), format!("*/20 * {},{} * *", day.day(), change.day())]
+    });
+    assert!(changes > 250, "{changes}");
+}
+
+/// `@every` counts real time; a calendar closes the days of the clock on the wall.
+#[test]
+fn every_with_a_calendar_agrees_with_brute_force_where_clocks_change() {
+    let mut found = 0;
+    for zone in WITH_CALENDAR {
+        for change in changes(zone, 1993..2020) {
+            let around = Around::new(zone, change, Some(three_of_five));
+            for period in [11 * 60, 17 * 60, 7_200, 5 * 3_600] {
+                let schedule = around.options(Dst::Auto).parse(&format!("@every {period}s")).expect("valid");
+                let first = around.from.timestamp().div_euclid(period) + 1;
+                let want: BTreeSet<_> = (first..)
+                    .map(|n| DateTime::from_timestamp(n * period, 0).expect("in range"))
+                    .take_while(|t| *t < around.upto)
+                    .filter(|t| !three_of_five(t.with_timezone(&zone).date_naive()))
+                    .collect();
+                found += want.len();
+                around.check(&schedule, &want, &|| format!("{zone} {change} every {period}"));
+            }
+        }
+    }
+    assert!(found > 10_000, "{found}");
 }
 
 #[test]
@@ -312,8 +379,8 @@ fn a_fold_is_not_jumped_over_where_the_next_match_is_far() {
     // Nothing matches for a year after the first pass, and the second pass is still to come.
     let expressions = ["*/19 2/9 25-31 10 *", "*/30 2 26 10 *", "30 1-2 24-26 9-10 *"];
     let zones = [Tz::Europe__Berlin, Tz::America__New_York, Tz::Australia__Lord_Howe];
-    assert_eq!(run(&zones, 2025..2027, |_, _| expressions.map(str::to_owned).to_vec()), 12);
-    assert_eq!(run(&[Tz::Antarctica__Palmer], 1964..1966, |_, _| vec!["*/19 21 31 12 *".to_owned()]), 3);
+    assert_eq!(run(&zones, 2025..2027, None, |_, _| expressions.map(str::to_owned).to_vec()), 12);
+    assert_eq!(run(&[Tz::Antarctica__Palmer], 1964..1966, None, |_, _| vec!["*/19 21 31 12 *".to_owned()]), 3);
 }
 
 /// Any zone, any year of its data, random expressions: for as long as `TIMERTASK_SOAK_SECONDS` says, else three seconds.
@@ -329,7 +396,8 @@ fn soak_schedules_agree_with_brute_force() {
     while clock.monotonic() < end {
         let zone = *random.pick(&TZ_VARIANTS);
         let year = i32::try_from(1_846 + random.below(254)).expect("a year");
-        count += run(&[zone], year..year + 1, |_, change| vec![random.five(), on_the_day(&mut random, change)]);
+        let closed = (random.below(3) == 0).then_some(three_of_five as Closed);
+        count += run(&[zone], year..year + 1, closed, |_, change| vec![random.five(), on_the_day(&mut random, change)]);
     }
     println!("{count} changes");
 }
