@@ -138,6 +138,25 @@ fn health_tells_of_the_tick_the_store_and_the_clock() {
 }
 
 #[test]
+fn health_tells_of_a_timer_that_is_late_and_of_no_other() {
+    let clock = FakeClock::new();
+    let scheduler = Scheduler::builder(|_: &Run| Ok(())).clock(clock.clone()).start().unwrap();
+    assert_eq!(scheduler.health().timer_late, secs(0), "no plan at all");
+    scheduler.reconcile([Plan::new("rare", "@daily")]).unwrap();
+    clock.advance(secs(86_000));
+    let health = scheduler.health();
+    assert_eq!((health.timer_late, health.last_tick_age), (secs(0), Some(secs(86_000))));
+    // The host was suspended, and the timer has not had its turn yet.
+    clock.step_wall(chrono::TimeDelta::seconds(1_000));
+    assert_eq!(scheduler.health().timer_late, secs(600));
+    clock.advance(secs(1));
+    assert_eq!(scheduler.health().timer_late, secs(0));
+    scheduler.close(secs(1)).unwrap();
+    clock.advance(secs(100_000));
+    assert_eq!(scheduler.health().timer_late, secs(0), "nothing is due to a closed one");
+}
+
+#[test]
 fn lateness_is_counted() {
     let clock = FakeClock::new();
     let faulty = Faulty::new(ledger(&clock), Arc::new(clock.clone()));

@@ -142,6 +142,8 @@ pub(crate) struct Shared {
 #[derive(Default)]
 pub(crate) struct Pulse {
     pub(crate) last_tick: AtomicI64,
+    /// The earliest due instant of the timer's heap; the greatest number where it is empty.
+    pub(crate) next_due: AtomicI64,
     pub(crate) store_faulty: AtomicBool,
     pub(crate) last_store_answer: AtomicI64,
     pub(crate) skew_micros: AtomicI64,
@@ -156,6 +158,9 @@ pub(crate) struct Pulse {
 pub struct Health {
     /// Time since the timer last looked at its heap; it does so at each due instant and when plans change.
     pub last_tick_age: Option<Duration>,
+    /// How long an instant that is due has waited for the timer. Next to nothing, however rare the plans' trigger points
+    /// are, unless the process is starved: a bound for a health check, which the age of a tick is not.
+    pub timer_late: Duration,
     /// Whether the last call to the store succeeded.
     pub store_reachable: bool,
     /// Time since the store last answered; `None` where it never did.
@@ -211,7 +216,11 @@ impl Shared {
             closed_now: AtomicBool::new(false),
             rooms_left: AtomicUsize::new(0),
             senders_left: AtomicUsize::new(0),
-            pulse: Pulse { last_store_answer: AtomicI64::new(i64::MIN), ..Pulse::default() },
+            pulse: Pulse {
+                next_due: AtomicI64::new(i64::MAX),
+                last_store_answer: AtomicI64::new(i64::MIN),
+                ..Pulse::default()
+            },
         }
     }
 
@@ -401,6 +410,7 @@ impl Shared {
         let faulty = self.pulse.store_faulty.load(Ordering::Relaxed);
         Health {
             last_tick_age: (tick != 0).then(|| age(tick)),
+            timer_late: age(self.pulse.next_due.load(Ordering::Relaxed)),
             store_reachable: !faulty,
             store_answer_age: (answered != i64::MIN).then(|| age(answered)),
             store_fault: if faulty {

@@ -357,6 +357,7 @@ impl Room for Timer {
 
     fn turn(&mut self, now: Timestamp) -> Turn {
         if self.shared.is_closing() {
+            self.shared.pulse.next_due.store(i64::MAX, Ordering::Relaxed);
             return Turn::Done;
         }
         self.shared.pulse.last_tick.store(now.as_micros(), Ordering::Relaxed);
@@ -385,7 +386,8 @@ impl Room for Timer {
                 TimerMail::Revive(keys) => self.revive(keys, now),
             }
         }
-        let due = self.heap.peek().map(|Reverse((due, ..))| Until::Wall(Trigger::from_secs(*due).timestamp()));
-        Turn::Wait(due)
+        let due = self.heap.peek().map(|Reverse((due, ..))| Trigger::from_secs(*due).timestamp());
+        self.shared.pulse.next_due.store(due.map_or(i64::MAX, Timestamp::as_micros), Ordering::Relaxed);
+        Turn::Wait(due.map(Until::Wall))
     }
 }
