@@ -331,6 +331,38 @@ fn fault_44_each_expression_meets_the_strangest_changes() {
     assert_eq!(run(&zones, 2018..2019, None, |_, _| all()), 8);
 }
 
+/// Zones beside those above that changed their clocks twice in 2018.
+const MORE: [Tz; 20] = [
+    Tz::Europe__Paris,
+    Tz::Europe__Madrid,
+    Tz::Europe__Athens,
+    Tz::Europe__Kyiv,
+    Tz::Europe__Chisinau,
+    Tz::America__Chicago,
+    Tz::America__Denver,
+    Tz::America__Los_Angeles,
+    Tz::America__Anchorage,
+    Tz::America__Halifax,
+    Tz::America__Asuncion,
+    Tz::America__Miquelon,
+    Tz::Asia__Jerusalem,
+    Tz::Asia__Tehran,
+    Tz::Asia__Damascus,
+    Tz::Asia__Amman,
+    Tz::Australia__Sydney,
+    Tz::Australia__Adelaide,
+    Tz::Pacific__Auckland,
+    Tz::Pacific__Chatham,
+];
+
+#[test]
+fn fault_44_two_changes_in_each_of_forty_zones_and_more() {
+    let zones: Vec<Tz> = MORE.into_iter().filter(|zone| !ZONES.contains(zone)).collect();
+    assert!(zones.len() + ZONES.len() >= 40, "{} zones beside {}", zones.len(), ZONES.len());
+    let changes = run(&zones, 2018..2019, None, |count, _| vec![EXPRESSIONS[count % EXPRESSIONS.len()].to_owned()]);
+    assert_eq!(changes, 2 * zones.len());
+}
+
 /// Zones whose changes come at midnight, in the night, at noon or skip a day, so that closed days begin and end around them.
 const WITH_CALENDAR: [Tz; 7] = [
     Tz::Europe__Berlin,
