@@ -100,3 +100,13 @@ fn sqlite_is_a_module_of_the_facade() {
     }
     store(|sqlite| (Arc::new(sqlite.clone()), Arc::new(sqlite.clone()), Arc::new(sqlite)));
 }
+
+#[cfg(feature = "redis")]
+#[test]
+fn redis_is_a_module_of_the_facade() {
+    use timertask::redis::{Options, Redis};
+    handle::<Redis>();
+    handle::<Options>();
+    fn store(_: impl Fn(Redis) -> (Arc<dyn timertask::Ledger>, Arc<dyn timertask::Mutex>, Arc<dyn timertask::Board>)) {}
+    store(|redis| (Arc::new(redis.clone()), Arc::new(redis.clone()), Arc::new(redis)));
+}

@@ -125,7 +125,10 @@ impl Conductor<'_> {
             }
             self.tick(end.trigger(), "running")?;
         }
-        let end = end.trigger().min(settled(self.clock.now()));
+        let mut end = end.trigger();
+        if self.is_interrupted() {
+            end = end.min(settled(self.clock.now()));
+        }
         let patience = self.clock.now().saturating_add(SETTLE);
         for number in 0..self.children.len() {
             self.signal(number, Signal::CONT)?;
