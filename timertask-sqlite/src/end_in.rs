@@ -47,9 +47,9 @@ impl Sqlite {
     /// power cut may undo rows and end together.
     ///
     /// ```no_run
-    /// use timertask_core::{BoxError, Run, Scheduler};
-    /// use timertask_sqlite::{Sqlite, rusqlite};
-    /// use rusqlite::{Connection, TransactionBehavior};
+    /// # mod timertask { pub use {timertask_core::*, timertask_sqlite as sqlite}; }
+    /// use timertask::sqlite::rusqlite::{Connection, TransactionBehavior};
+    /// use timertask::{BoxError, Run, Scheduler, sqlite::Sqlite};
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let store = Sqlite::options().in_application_file().open("shop.db")?;

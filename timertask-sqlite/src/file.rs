@@ -30,7 +30,9 @@ pub(crate) fn create_if_missing(path: &Path) -> Result<(), Fault> {
         Err(e) => {
             let directory = path.parent().unwrap_or(Path::new("."));
             let what = match e.kind() {
-                io::ErrorKind::NotFound => format!("the directory {} does not exist", directory.display()),
+                io::ErrorKind::NotFound if !directory.exists() => {
+                    format!("the directory {} does not exist", directory.display())
+                }
                 _ => "cannot create the file".to_owned(),
             };
             return Err(Fault::new(Fault::from(io::Error::from(e.kind())).kind(), what).with_cause(e));

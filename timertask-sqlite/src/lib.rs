@@ -1,7 +1,8 @@
 //! The ledger, mutex and board of timertask in one SQLite file, shared by the processes of a host.
 //!
 //! ```no_run
-//! use timertask_sqlite::Sqlite;
+//! # mod timertask { pub use timertask_sqlite as sqlite; }
+//! use timertask::sqlite::Sqlite;
 //!
 //! let store = Sqlite::open("jobs.db")?;
 //! # Ok::<(), timertask_core::seam::StoreError>(())

@@ -28,7 +28,8 @@ pub enum Synchronous {
 ///
 /// ```no_run
 /// # use std::time::Duration;
-/// use timertask_sqlite::{Sqlite, Synchronous};
+/// # mod timertask { pub use timertask_sqlite as sqlite; }
+/// use timertask::sqlite::{Sqlite, Synchronous};
 /// let store = Sqlite::options().synchronous(Synchronous::Normal).busy_deadline(Duration::from_secs(5)).open("jobs.db")?;
 /// # Ok::<(), timertask_core::seam::StoreError>(())
 /// ```

@@ -137,6 +137,7 @@ fn migrate(connection: &Connection, home: Home, steps: Steps<'_>, to: i64) -> Re
     let marks = Marks::read(connection)?;
     let own = marks.application == APPLICATION_ID || home == Home::Own;
     let from = marks.store.as_ref().map_or(0, |(_, layout)| *layout);
+    let new = marks.store.is_none();
     let id = match marks.store {
         Some((id, _)) => StoreId::try_from(id).map_err(|_| Fault::corrupt("the store's id does not have 16 bytes"))?,
         None => random_bits().to_be_bytes(),
@@ -156,7 +157,12 @@ fn migrate(connection: &Connection, home: Home, steps: Steps<'_>, to: i64) -> Re
         connection.pragma_update(None, "application_id", APPLICATION_ID)?;
         connection.pragma_update(None, "user_version", to)?;
     }
-    log::info!(target: "timertask::store", "layout {from} brought to {to}");
+    let path = connection.path().unwrap_or_default();
+    if new {
+        log::info!(target: "timertask::store", "{path}: the ledger's tables were made, layout {to}");
+    } else {
+        log::info!(target: "timertask::store", "{path}: the ledger's tables were brought from layout {from} to {to}");
+    }
     Ok(id)
 }
 
