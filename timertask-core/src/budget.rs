@@ -4,13 +4,18 @@ use std::time::Duration;
 
 /// How often a job may be tried within one run, how long each try may take, and how long it waits in between.
 ///
-/// The zero value counts as `attempts` 1 and `slack` 30 s. Where a budget is *set* (builder or plan) attempts
-/// repeat, each has its time-out, and [`lock_ttl`](Self::lock_ttl) after the claim the run's term is over. Where none
-/// is set there is one attempt without a time-out.
+/// Without a budget there is one try and no time-out. With one, on the plan or the builder, a try that fails is followed
+/// by another, all within one start of the slot, until `attempts` is used up or the error is
+/// [`Permanent`](crate::Permanent). [`lock_ttl`](Self::lock_ttl) after the claim the run's term is over.
+///
+/// A time-out tells the job to stop, through [`Run::check`](crate::Run::check), [`Run::wait`](crate::Run::wait) and
+/// [`Run::cancelled`](crate::Run::cancelled): a thread cannot be stopped from outside. A job that does not look goes on,
+/// and if it returns `Ok` in the end, the run has succeeded.
 ///
 /// ```
+/// # extern crate timertask_core as timertask;
 /// use std::time::Duration;
-/// use timertask_core::RetryBudget;
+/// use timertask::RetryBudget;
 ///
 /// assert_eq!(RetryBudget::default().lock_ttl(), Duration::from_secs(220));
 /// assert_eq!(RetryBudget::ZERO.lock_ttl(), Duration::from_secs(30));
@@ -19,7 +24,7 @@ use std::time::Duration;
 pub struct RetryBudget {
     /// How many times the job is tried at most; 0 counts as 1.
     pub attempts: u32,
-    /// How long one try may take until its token fires.
+    /// How long one try may take until it is told to stop.
     pub timeout: Duration,
     /// How long to wait between two tries.
     pub backoff: Duration,

@@ -18,7 +18,9 @@ pub enum StartError {
     MutexAndLedger,
     /// With a mutex as the only shared part, a second start could not be excluded. Shorten the start window, or set a
     /// larger budget.
-    #[error("start window + 2 × max_skew is {sum:?}, which must be less than the lock's {ttl:?}")]
+    #[error(
+        "start window + 2 × max_skew is {sum:?}, which must be less than the lock's {ttl:?}; shorten the first or set a larger budget"
+    )]
     LockTooShort {
         /// `start_window + 2 × max_skew`.
         sum: Duration,
@@ -37,7 +39,7 @@ pub enum StartError {
     #[error("unknown zone {0:?}; allowed are IANA names such as \"Europe/Berlin\"")]
     Zone(String),
     /// The label or the namespace is not allowed.
-    #[error("{0}")]
+    #[error(transparent)]
     Id(#[from] IdError),
     /// A fraction that isn't one.
     #[error("drop guard with the fraction {0}; allowed are 0.0 to 1.0")]
@@ -52,7 +54,7 @@ pub enum StartError {
 #[non_exhaustive]
 pub enum SchedulerError {
     /// It is closing or closed. An instance is not restarted; start a new one.
-    #[error("the scheduler is stopped")]
+    #[error("the scheduler is closing or closed, and cannot be started again; make a new one")]
     Stopped,
     /// A plan's id is not allowed.
     #[error("plan {index} of the set: {source}")]

@@ -11,7 +11,23 @@ use crate::run::Run;
 /// Any error of the user's code.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// What a plan runs. Closures `Fn(&Run) -> Result<(), BoxError>` are jobs.
+/// What a plan runs. Closures and functions `Fn(&Run) -> Result<(), BoxError>` are jobs; a closure has to name the type
+/// of its argument, `|run: &Run|`.
+///
+/// ```
+/// # extern crate timertask_core as timertask;
+/// use timertask::{BoxError, Run, Scheduler};
+///
+/// fn report(run: &Run) -> Result<(), BoxError> {
+///     let text = std::str::from_utf8(run.payload())?; // `?` takes any error
+///     println!("{} {text}", run.slot_key());
+///     Ok(())
+/// }
+///
+/// let scheduler = Scheduler::builder(report).start()?;
+/// # drop(scheduler);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Runs on a worker's thread without any lock of ours. A panic is contained and counts as a failure (with
 /// `panic = "abort"` it takes the process down, as it would anywhere). Return when [`Run::check`] says so.
@@ -47,10 +63,11 @@ impl<J: Job + ?Sized> Job for Arc<J> {
     }
 }
 
-/// A router: each plan names its job. A plan that names an unknown one fails at reconcile.
+/// A router: each plan names its job, by default with its own id. A plan that names an unknown one fails at reconcile.
 ///
 /// ```
-/// use timertask_core::{Jobs, Run};
+/// # extern crate timertask_core as timertask;
+/// use timertask::{Jobs, Run};
 ///
 /// let jobs = Jobs::new()
 ///     .on("report", |run: &Run| { println!("{}", run.slot_key()); Ok(()) })
@@ -99,7 +116,8 @@ impl fmt::Debug for Jobs {
 /// An error after which no further attempt makes sense.
 ///
 /// ```
-/// use timertask_core::{BoxError, Permanent};
+/// # extern crate timertask_core as timertask;
+/// use timertask::{BoxError, Permanent};
 ///
 /// fn job() -> Result<(), BoxError> {
 ///     Err(Permanent::new("the account is closed").into())

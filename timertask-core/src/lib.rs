@@ -22,6 +22,13 @@ mod scheduler;
 pub mod seam;
 pub mod time;
 
+/// The crate of the dates in our signatures.
+#[doc(no_inline)]
+pub use chrono;
+/// The crate of the zones in our signatures.
+#[doc(no_inline)]
+pub use chrono_tz;
+
 pub use budget::RetryBudget;
 pub use builder::Builder;
 pub use clock::{Clock, SystemClock};
@@ -32,7 +39,7 @@ pub use key::{Fence, Fingerprint, IdError, InstanceId, Namespace, PlanId, Reques
 pub use memory::{LocalMutex, MemLedger};
 pub use observer::{Event, Observer};
 pub use plan::{CatchUp, OnOrphan, Plan};
-pub use reconcile::{DropGuard, PlanChange, PlanError, PlanFailure, ReconcileReport};
+pub use reconcile::{DropGuard, PlanChange, PlanError, PlanFailure, PlansFailed, ReconcileReport, UnknownJob};
 pub use record::{RunOutcome, RunRecord};
 pub use run::{Run, Stop, Window};
 pub use schedule::{

@@ -54,8 +54,9 @@ impl OnOrphan {
 /// What isn't set comes from the scheduler's defaults.
 ///
 /// ```
+/// # extern crate timertask_core as timertask;
 /// use std::time::Duration;
-/// use timertask_core::{CatchUp, Plan};
+/// use timertask::{CatchUp, Plan};
 ///
 /// let plan = Plan::new("nightly-report", "30 2 * * *")
 ///     .zone("Europe/Berlin")

@@ -1,6 +1,8 @@
 //! What a reconcile answers, and the guard against sets that would drop too much. Pure.
 
+use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -8,6 +10,20 @@ use chrono::{DateTime, Utc};
 use crate::key::PlanId;
 
 /// What a reconcile changed, or would change.
+///
+/// A plan that could not be taken is no error of the call: it stands in [`failed`](Self::failed), and in the log as a
+/// warning. Where the plans are written into the program, a mistake in one should rather stop it:
+///
+/// ```
+/// # extern crate timertask_core as timertask;
+/// use timertask::{Plan, Run, Scheduler};
+///
+/// let scheduler = Scheduler::builder(|_: &Run| Ok(())).start()?;
+/// let report = scheduler.reconcile([Plan::new("report", "0 25 * * *")])?;
+/// let error = report.all_taken().unwrap_err();
+/// assert_eq!(error.to_string(), "plan \"report\": hour (column 3): out of range: found `25`, allowed: 0-23");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReconcileReport {
@@ -24,10 +40,22 @@ pub struct ReconcileReport {
 }
 
 impl ReconcileReport {
+    /// The report itself where every plan could be taken.
+    ///
+    /// # Errors
+    /// [`PlansFailed`] where one could not. What the reconcile did is not undone by that.
+    pub fn all_taken(self) -> Result<Self, PlansFailed> {
+        if self.failed.is_empty() { Ok(self) } else { Err(PlansFailed(self.failed)) }
+    }
+
     /// Whether nothing was changed and nothing failed.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        self.installed.is_empty() && self.replaced.is_empty() && self.removed.is_empty() && self.failed.is_empty()
+        !self.is_changed() && self.failed.is_empty()
+    }
+
+    pub(crate) fn is_changed(&self) -> bool {
+        !(self.installed.is_empty() && self.replaced.is_empty() && self.removed.is_empty())
     }
 }
 
@@ -44,6 +72,30 @@ impl fmt::Display for ReconcileReport {
         )
     }
 }
+
+/// Plans that could not be taken; made by [`ReconcileReport::all_taken`]. As text: one plan a line.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PlansFailed(pub Vec<PlanFailure>);
+
+impl fmt::Display for PlansFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut between = "";
+        for failure in &self.0 {
+            write!(f, "{between}{failure}")?;
+            between = "\n";
+        }
+        Ok(())
+    }
+}
+
+/// As `Display`, since this is what a `main` that returns it prints.
+impl fmt::Debug for PlansFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for PlansFailed {}
 
 /// One plan that a reconcile changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,12 +121,19 @@ pub struct PlanFailure {
     pub kept: bool,
 }
 
+impl fmt::Display for PlanFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "plan {:?}: {}", self.id, self.reason)?;
+        if self.kept { f.write_str("; the version that was installed before goes on") } else { Ok(()) }
+    }
+}
+
 /// Why a plan could not be taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
     /// The expression is not understood or not allowed.
-    #[error("{0}")]
+    #[error(transparent)]
     Spec(#[from] crate::schedule::SpecError),
     /// The zone is not an IANA name. Names look like `Europe/Berlin`.
     #[error("unknown zone {0:?}; allowed are IANA names such as \"Europe/Berlin\"")]
@@ -86,8 +145,8 @@ pub enum PlanError {
     #[error("calendar {0:?} panicked")]
     CalendarPanicked(String),
     /// The router has no job of this name.
-    #[error("unknown job {0:?}; register it with `Jobs::on`")]
-    Job(String),
+    #[error(transparent)]
+    Job(UnknownJob),
     /// The start window is too short.
     #[error("start window of {0:?}; allowed are 2 s and more")]
     StartWindow(Duration),
@@ -102,6 +161,40 @@ pub enum PlanError {
         ttl: Duration,
     },
 }
+
+/// A plan asks for a job that the scheduler does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnknownJob {
+    /// The name that the plan asks for: its own id, unless it names a job.
+    pub name: String,
+    /// The names that there are, in alphabetical order; at most eight of them.
+    pub known: Vec<Arc<str>>,
+    /// How many more there are.
+    pub more: usize,
+}
+
+impl UnknownJob {
+    pub(crate) fn new(name: &str, names: &HashSet<Arc<str>>) -> Self {
+        let mut known: Vec<_> = names.iter().cloned().collect();
+        known.sort_unstable();
+        known.truncate(8);
+        Self { name: name.to_owned(), more: names.len() - known.len(), known }
+    }
+}
+
+impl fmt::Display for UnknownJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known: Vec<_> = self.known.iter().map(|name| format!("{name:?}")).collect();
+        match (&known[..], self.more) {
+            ([], _) => write!(f, "unknown job {:?}; there is none yet, add it with `Jobs::on`", self.name),
+            (_, 0) => write!(f, "unknown job {:?}; there are {}", self.name, known.join(", ")),
+            (_, more) => write!(f, "unknown job {:?}; there are {} and {more} more", self.name, known.join(", ")),
+        }
+    }
+}
+
+impl std::error::Error for UnknownJob {}
 
 /// Refuses a set of plans that would drop more than is plausible. Off by default.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -38,7 +38,7 @@ impl fmt::Display for RunOutcome {
     }
 }
 
-/// One run or non-run, as this instance saw it.
+/// One run or non-run, as this instance saw it. As text: slot, outcome and, where there is one, detail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunRecord {
@@ -66,4 +66,14 @@ pub struct RunRecord {
     pub outcome: RunOutcome,
     /// What the error or panic said.
     pub detail: Option<Arc<str>>,
+}
+
+impl fmt::Display for RunRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.slot, self.outcome)?;
+        match &self.detail {
+            Some(detail) => write!(f, ": {detail}"),
+            None => Ok(()),
+        }
+    }
 }

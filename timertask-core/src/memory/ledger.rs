@@ -39,7 +39,8 @@ impl MemLedger {
         Self::with_clock(Arc::new(SystemClock))
     }
 
-    /// An empty ledger on `clock`.
+    /// An empty ledger on `clock`. A test with a simulated clock gives it that one: with the system's, every scheduler
+    /// would be far off its store, and start nothing.
     #[must_use]
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Self(Arc::new(Inner { clock, state: std::sync::Mutex::new(State::new()) }))

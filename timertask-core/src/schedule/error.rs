@@ -90,7 +90,8 @@ pub enum SpecProblem {
 /// A refused expression. Nothing was changed; the text needs an edit.
 ///
 /// ```
-/// use timertask_core::{Schedule, SpecField, SpecProblem};
+/// # extern crate timertask_core as timertask;
+/// use timertask::{Schedule, SpecField, SpecProblem};
 ///
 /// let error = Schedule::parse("0 24 * * *").unwrap_err();
 /// assert_eq!(error.to_string(), "hour (column 3): out of range: found `24`, allowed: 0-23");

@@ -4,7 +4,8 @@
 //!
 //! ```
 //! use chrono::{DateTime, Utc};
-//! use timertask_core::Schedule;
+//! # extern crate timertask_core as timertask;
+//! use timertask::Schedule;
 //!
 //! let schedule = Schedule::parse("CRON_TZ=Europe/Berlin 30 2 * * *")?;
 //! let now: DateTime<Utc> = "2026-03-27T12:00:00Z".parse()?;

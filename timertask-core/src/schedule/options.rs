@@ -167,7 +167,8 @@ pub(crate) struct NamedCalendar {
 /// How a schedule is read. The default: UTC, [`Dst::Auto`], five or six fields, no limits.
 ///
 /// ```
-/// use timertask_core::{Dialect, ScheduleOptions};
+/// # extern crate timertask_core as timertask;
+/// use timertask::{Dialect, ScheduleOptions};
 ///
 /// let options = ScheduleOptions::new().zone(chrono_tz::Europe::Berlin).dialect(Dialect::Five);
 /// let schedule = options.parse("0 3 * * *")?;

@@ -15,7 +15,7 @@ use crate::fingerprint::Fingerprints;
 use crate::key::{Fingerprint, PlanId};
 use crate::observer::Event;
 use crate::plan::Plan;
-use crate::reconcile::{PlanChange, PlanError, PlanFailure, ReconcileReport};
+use crate::reconcile::{PlanChange, PlanError, PlanFailure, ReconcileReport, UnknownJob};
 use crate::schedule::{EveryBase, Schedule, ScheduleOptions};
 use crate::time::Trigger;
 
@@ -67,18 +67,29 @@ impl Inner {
         }
         let report = self.report(&difference);
         self.carry_out(difference);
+        let news = self.warn_of_failures(&report.failed) || report.is_changed();
         let failed = report.failed.iter().map(|failure| (failure.id.clone(), failure.reason.to_string())).collect();
         self.shared.registry_mut().set_failed(failed);
         self.revive(plans, &tried);
         self.shared.reconciles.fetch_add(1, Ordering::AcqRel);
         drop(turn);
-        if report.is_quiet() {
-            log::debug!(target: "timertask::reconcile", "{}: {report}", self.shared.config.instance);
-        } else {
-            log::info!(target: "timertask::reconcile", "{}: {report}", self.shared.config.instance);
-        }
+        let level = if news { log::Level::Info } else { log::Level::Debug };
+        log::log!(target: "timertask::reconcile", level, "{}: {report}", self.shared.config.instance);
         self.shared.reports.event(&Event::Reconciled(&report));
         Ok(report)
+    }
+
+    /// Whether a plan failed otherwise than the last time. What is as it was is told quietly: a source is asked again
+    /// and again.
+    fn warn_of_failures(&self, failures: &[PlanFailure]) -> bool {
+        let mut news = false;
+        for failure in failures {
+            let known = self.shared.registry().failed(&failure.id) == Some(&failure.reason.to_string());
+            let level = if known { log::Level::Debug } else { log::Level::Warn };
+            log::log!(target: "timertask::reconcile", level, "{}: {failure}", self.shared.config.instance);
+            news |= !known;
+        }
+        news
     }
 
     pub(super) fn upsert(&self, plan: &Plan) -> Result<ReconcileReport, SchedulerError> {
@@ -94,6 +105,7 @@ impl Inner {
             difference.removed.extend(before);
         }
         if let Some(failure) = difference.failed.pop() {
+            log::warn!(target: "timertask::reconcile", "{}: {failure}", self.shared.config.instance);
             return Err(SchedulerError::Plan { id, reason: failure.reason });
         }
         let report = self.report(&difference);
@@ -195,10 +207,7 @@ impl Inner {
         };
         match wanted {
             Ok(wanted) => difference.changes.push(Change { wanted, before }),
-            Err(reason) => {
-                log::warn!(target: "timertask::reconcile", "{}: plan {id:?}: {reason}", self.shared.config.instance);
-                difference.failed.push(PlanFailure { id, reason, kept: before.is_some() });
-            }
+            Err(reason) => difference.failed.push(PlanFailure { id, reason, kept: before.is_some() }),
         }
     }
 
@@ -207,8 +216,8 @@ impl Inner {
         let (rest, defaults) = (&plan.rest, &config.defaults);
         let schedule = self.schedule_of(plan)?;
         let job = rest.job.as_deref().unwrap_or(&plan.id);
-        if config.job_names.as_ref().is_some_and(|names| !names.contains(job)) {
-            return Err(PlanError::Job(job.to_owned()));
+        if let Some(names) = config.job_names.as_ref().filter(|names| !names.contains(job)) {
+            return Err(PlanError::Job(UnknownJob::new(job, names)));
         }
         let start_window = rest.start_window.unwrap_or(defaults.start_window);
         if start_window < Duration::from_secs(2) {

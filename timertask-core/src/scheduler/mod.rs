@@ -21,11 +21,12 @@ pub use close::{CloseReport, StillRunning};
 pub use view::{PlanStatus, PlanView};
 
 /// One instance of the scheduler. A handle: clones are the same scheduler, which begins to close when the last one is
-/// dropped.
+/// dropped: keep one for as long as jobs are to run.
 ///
 /// ```
+/// # extern crate timertask_core as timertask;
 /// use std::time::Duration;
-/// use timertask_core::{Plan, Run, Scheduler};
+/// use timertask::{Plan, Run, Scheduler};
 ///
 /// let scheduler = Scheduler::builder(|run: &Run| { println!("{}", run.slot_key()); Ok(()) }).start()?;
 /// scheduler.reconcile([Plan::new("report", "30 2 * * *").zone("Europe/Berlin")])?;
@@ -33,6 +34,7 @@ pub use view::{PlanStatus, PlanView};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
+#[must_use = "a scheduler closes as soon as its last handle is dropped"]
 pub struct Scheduler {
     inner: Arc<Inner>,
 }
@@ -46,6 +48,10 @@ pub(crate) struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if !self.shared.is_closing() {
+            let instance = &self.shared.config.instance;
+            log::info!(target: "timertask::engine", "{instance}: closing, since the last handle was dropped");
+        }
         self.shared.go_to(Phase::Closing);
     }
 }
@@ -63,6 +69,9 @@ impl Scheduler {
     /// Makes the installed plans equal to `plans`, touching only what changed. Enabled plans are installed, or replaced
     /// where their fingerprint is new; disabled and absent ones are removed. A plan that cannot be taken does not stop
     /// the others, and a good version of it that was installed before goes on.
+    ///
+    /// A bad plan is no error of the call: look into [`ReconcileReport::failed`], or ask for
+    /// [`all_taken`](ReconcileReport::all_taken).
     ///
     /// The ledger opens and closes generations right after, in the background; until it has, a plan is
     /// [`PlanStatus::Pending`] and starts nothing. It counts from then on and never fires the past.
@@ -143,7 +152,8 @@ impl Scheduler {
         Ok(self.inner.view_of(id))
     }
 
-    /// This instance's recent records, old to new: of one plan, or of all. Also after `close`.
+    /// This instance's recent records, in the order in which they were made: a slot that was passed over while a run
+    /// went on comes before the end of that run. Of one plan, or of all. Also after `close`.
     #[must_use]
     pub fn run_history(&self, plan: Option<&PlanId>) -> Vec<Arc<RunRecord>> {
         let mut records = self.inner.shared.reports.history();

@@ -17,7 +17,8 @@ use crate::time::Timestamp;
 impl Scheduler {
     /// Reconciles with `source` at once and then every `interval` of the scheduler's clock, until the scheduler closes.
     /// Before that the builder's stale-sweep hook is called. A source that fails or panics, or whose set is refused as a
-    /// whole, is logged and counted, leaves all plans as they are, and is asked again at the next interval.
+    /// whole, is logged and counted, leaves all plans as they are, and is asked again at the next interval. An interval
+    /// of 0 counts as 1 s.
     ///
     /// # Errors
     /// `Ok` when the scheduler was closed; [`SchedulerError::Cancelled`] by `close_now`, [`SchedulerError::StaleSweep`]
@@ -74,6 +75,7 @@ struct Loop<S> {
 
 impl<S: PlanSource> Loop<S> {
     fn new(inner: Weak<Inner>, shared: &Arc<Shared>, interval: Duration, source: S) -> Self {
+        let interval = if interval.is_zero() { Duration::from_secs(1) } else { interval };
         let signal = Signal::new();
         shared.loops.lock().unwrap_or_else(PoisonError::into_inner).push(signal.clone());
         let next = shared.clock.monotonic();

@@ -166,7 +166,6 @@ impl Cluster {
     ///
     /// # Panics
     /// Where it does not.
-    #[must_use]
     pub fn scheduler(&self, index: usize) -> &Scheduler {
         &self.life(index).scheduler
     }
