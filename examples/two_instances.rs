@@ -30,8 +30,8 @@ fn instance(name: &str, file: &str) -> Result<(), Box<dyn Error>> {
         Ok(())
     };
     let scheduler = Scheduler::builder(job).instance(name).store(Sqlite::open(file)?).start()?;
-    // With `Skip`, the default, a plan whose runner was killed half-way waits until that lease has lapsed (half a minute
-    // or so). These may run beside such a leftover.
+    // With `Skip`, the default, a plan whose runner was killed half-way waits until that lease has lapsed and was
+    // swept up: about a minute. These may run beside such a leftover.
     let plans = [Plan::new("tick", "@every 1s"), Plan::new("tock", "* * * * * *")];
     scheduler.reconcile(plans.map(|plan| plan.overlap(Overlap::Allow(2))))?;
 

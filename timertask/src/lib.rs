@@ -8,11 +8,9 @@
 
 pub use timertask_core::*;
 
-/// The ledger and mutex on a Redis server that services on many hosts share.
 #[cfg(feature = "redis")]
 #[doc(inline)]
 pub use timertask_redis as redis;
-/// The ledger and mutex on one SQLite file that the processes of a host share.
 #[cfg(feature = "sqlite")]
 #[doc(inline)]
 pub use timertask_sqlite as sqlite;
