@@ -222,6 +222,9 @@ fn no_payload_shows_in_logs_or_in_debug() {
     scheduler.close(secs(1)).unwrap();
     let heard = HEARD.lock().unwrap_or_else(|e| e.into_inner()).clone();
     assert!(heard.iter().any(|l| l.contains("panicked")), "the log was listened to");
+    let failed =
+        |line: &&String| line.starts_with("timertask::run ") && line.ends_with("/p/2026-01-01T00:02:00Z: failed");
+    assert_eq!(heard.iter().filter(failed).count(), 1, "{heard:#?}");
     for line in seen.lines().iter().chain(&heard) {
         assert!(!line.contains(SECRET), "{line}");
         // Nor as the bytes that a derived Debug would show.

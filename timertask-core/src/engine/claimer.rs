@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::batch::Line;
 use super::candidate::{Candidate, Origin};
 use super::due::Due;
+use super::reports::Reports;
 use super::shared::{LEASE, MARGIN, ScribeMail, matched};
 use super::shelf::Shelf;
 use super::stats::Counters;
@@ -135,6 +136,7 @@ impl Claimer {
             detail: None,
         };
         self.shared.counters.record(&record);
+        Reports::log(&record);
         if self.shared.reports.wanted() {
             self.shared.reports.records(vec![record]);
         }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use crate::observer::{Event, Observer};
-use crate::record::RunRecord;
+use crate::record::{RunOutcome, RunRecord};
+use crate::seam::Ending;
 
 /// A closure that hears each record.
 pub(crate) type OnRecord = Box<dyn Fn(&RunRecord) + Send + Sync>;
@@ -65,6 +66,22 @@ impl Reports {
             }
             self.event(&Event::Record(record));
         }
+    }
+
+    /// Logs how a slot came out; what the job's error said, which may be anything, stays in the record.
+    pub(crate) fn log(record: &RunRecord) {
+        let level = match record.outcome {
+            RunOutcome::Ended(Ending::Failed) => log::Level::Warn,
+            RunOutcome::Ended(Ending::Cancelled | Ending::Orphaned) | RunOutcome::NotStarted(_) => log::Level::Info,
+            // The last two are told where they are found out.
+            RunOutcome::Ended(Ending::Succeeded)
+            | RunOutcome::Yielded
+            | RunOutcome::GivenBack
+            | RunOutcome::LeaseLost
+            | RunOutcome::StoreFault => log::Level::Debug,
+        };
+        let RunRecord { instance, slot, outcome, .. } = record;
+        log::log!(target: "timertask::run", level, "{instance}: {slot}: {outcome}");
     }
 
     /// The recent records, old to new.

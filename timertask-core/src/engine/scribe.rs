@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::claimer::ClaimerMail;
 use super::outbox::{GenerationOp, Outbox};
+use super::reports::Reports;
 use super::retention::Keeping;
 use super::rooms::SCRIBE;
 use super::shared::{LEASE, MARGIN, Phase, RENEW_EVERY, ScribeMail, Shared, matched};
@@ -217,6 +218,7 @@ impl Scribe {
                 detail,
             };
             shared.counters.record(&record);
+            Reports::log(&record);
             if let (Finish::GivenBack, Some(lease)) = (&finished.what, cell.lease()) {
                 super::mutex_only::unlock(&shared, lease);
             }
