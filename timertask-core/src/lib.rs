@@ -46,7 +46,7 @@ pub use schedule::{
     Between, Calendar, Dialect, Dst, DstError, EveryBase, Fold, Gap, Note, Occurrence, Schedule, ScheduleOptions,
     SpecError, SpecField, SpecLimits, SpecProblem, SpecWarning, Swallowed, SwallowedTime, Upcoming, ZONE_DATA_VERSION,
 };
-pub use scheduler::{CloseReport, PlanStatus, PlanView, Scheduler, StillRunning};
+pub use scheduler::{CloseReport, PlanStatus, PlanView, Scheduler, Scope, StillRunning};
 pub use seam::{Board, Ending, Ledger, Mutex, NotStarted, Overlap, Retention, RunKind, StoreError, StoreErrorKind};
 pub use time::{Timestamp, Trigger};
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use timertask_core::clock::{Clock, Signal, Until};
 use timertask_core::seam::Durability;
 use timertask_core::{
-    BoxError, CatchUp, LocalMutex, OnOrphan, Plan, PlanError, RetryBudget, Run, Scheduler, StartError, Stop,
+    BoxError, CatchUp, LocalMutex, OnOrphan, Plan, PlanError, RetryBudget, Run, Scheduler, Scope, StartError, Stop,
     StoreErrorKind,
 };
 use timertask_testkit::{Call, FakeClock, Fault, Faulty};
@@ -253,6 +253,11 @@ fn start_checks_what_mutex_only_rests_on() {
     let job = |_: &Run| Ok(());
     // The defaults: 0 + 60 s + 2 × 5 s < 220 s.
     let scheduler = Scheduler::builder(job).clock(clock.clone()).mutex(mutex()).start().unwrap();
+    assert_eq!(scheduler.scope(), Scope::Process);
+    let alone = Scheduler::builder(job).clock(clock.clone()).start().unwrap();
+    assert_eq!(alone.scope(), Scope::Process);
+    let shared = Scheduler::builder(job).clock(clock.clone()).ledger(ledger(&clock)).start().unwrap();
+    assert_eq!(shared.scope(), Scope::Shared);
     let report = scheduler
         .reconcile([
             minutely("fits").spread(secs(149)),

@@ -18,7 +18,7 @@ use crate::reconcile::ReconcileReport;
 use crate::record::RunRecord;
 
 pub use close::{CloseReport, StillRunning};
-pub use view::{PlanStatus, PlanView};
+pub use view::{PlanStatus, PlanView, Scope};
 
 /// One instance of the scheduler. A handle: clones are the same scheduler, which begins to close when the last one is
 /// dropped: keep one for as long as jobs are to run.
@@ -161,6 +161,14 @@ impl Scheduler {
             records.retain(|record| record.slot.plan.plan.as_ref() == Some(plan));
         }
         records
+    }
+
+    /// How far overlap, catch-up and history reach. With a mutex alone, or with neither mutex nor ledger, they are this
+    /// process's own.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        let shared = &self.inner.shared;
+        if shared.config.exclusive || shared.mutex.is_some() { Scope::Process } else { Scope::Shared }
     }
 
     /// How this instance is doing. Also after `close`.

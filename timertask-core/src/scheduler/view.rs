@@ -12,6 +12,15 @@ use crate::key::{Fingerprint, PlanId};
 use crate::schedule::Schedule;
 use crate::time::Trigger;
 
+/// How far what a scheduler says of overlap, catch-up and history reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// All instances: they share a ledger.
+    Shared,
+    /// This process alone: it has a ledger to itself, with a mutex beside it or without.
+    Process,
+}
+
 /// How an installed plan stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
