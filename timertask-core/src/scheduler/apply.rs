@@ -62,34 +62,39 @@ impl Inner {
         let guard = self.shared.config.drop_guard.filter(|_| guard == Guard::Ask);
         if let Some(guard) = guard.filter(|guard| guard.refuses(dropped, installed)) {
             let error = SchedulerError::DropGuard { dropped, installed, allowed: guard.allows(installed) };
+            drop(turn);
             log::error!(target: "timertask::reconcile", "{}: {error}; nothing is changed", self.shared.config.instance);
             return Err(error);
         }
         let report = self.report(&difference);
         self.carry_out(difference);
-        let news = self.warn_of_failures(&report.failed) || report.is_changed();
+        let failed_before = self.failed_before(&report.failed);
         let failed = report.failed.iter().map(|failure| (failure.id.clone(), failure.reason.to_string())).collect();
         self.shared.registry_mut().set_failed(failed);
         self.revive(plans, &tried);
         self.shared.reconciles.fetch_add(1, Ordering::AcqRel);
         drop(turn);
-        let level = if news { log::Level::Info } else { log::Level::Debug };
-        log::log!(target: "timertask::reconcile", level, "{}: {report}", self.shared.config.instance);
+        self.log(&report, &failed_before);
         self.shared.reports.event(&Event::Reconciled(&report));
         Ok(report)
     }
 
-    /// Whether a plan failed otherwise than the last time. What is as it was is told quietly: a source is asked again
-    /// and again.
-    fn warn_of_failures(&self, failures: &[PlanFailure]) -> bool {
-        let mut news = false;
-        for failure in failures {
-            let known = self.shared.registry().failed(&failure.id) == Some(&failure.reason.to_string());
-            let level = if known { log::Level::Debug } else { log::Level::Warn };
-            log::log!(target: "timertask::reconcile", level, "{}: {failure}", self.shared.config.instance);
-            news |= !known;
+    /// Which plans failed as they did the last time. That is told quietly: a source is asked again and again.
+    fn failed_before(&self, failures: &[PlanFailure]) -> Vec<bool> {
+        let registry = self.shared.registry();
+        failures.iter().map(|failure| registry.failed(&failure.id) == Some(&failure.reason.to_string())).collect()
+    }
+
+    /// Logs what a reconcile did; a logger is user code, so no lock is held here.
+    fn log(&self, report: &ReconcileReport, failed_before: &[bool]) {
+        let instance = &self.shared.config.instance;
+        for (failure, before) in report.failed.iter().zip(failed_before) {
+            let level = if *before { log::Level::Debug } else { log::Level::Warn };
+            log::log!(target: "timertask::reconcile", level, "{instance}: {failure}");
         }
-        news
+        let news = report.is_changed() || failed_before.contains(&false);
+        let level = if news { log::Level::Info } else { log::Level::Debug };
+        log::log!(target: "timertask::reconcile", level, "{instance}: {report}");
     }
 
     pub(super) fn upsert(&self, plan: &Plan) -> Result<ReconcileReport, SchedulerError> {
@@ -105,6 +110,7 @@ impl Inner {
             difference.removed.extend(before);
         }
         if let Some(failure) = difference.failed.pop() {
+            drop(turn);
             log::warn!(target: "timertask::reconcile", "{}: {failure}", self.shared.config.instance);
             return Err(SchedulerError::Plan { id, reason: failure.reason });
         }

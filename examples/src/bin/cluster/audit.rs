@@ -9,6 +9,7 @@ use timertask::{Ending, NotStarted, PlanId, RunKind, Trigger};
 
 use crate::Result;
 use crate::app::{App, WorkRow};
+use crate::instance::{FLAKY, PANICKY};
 use crate::store::Store;
 use crate::watch::Watch;
 
@@ -171,7 +172,14 @@ fn one_slot(tally: &mut Tally, slot: &SlotRow, entered: usize) {
                 tally.wrong.push(format!("slot {at} succeeded, and the application has no row of it"));
             }
         }
-        SlotState::Ended(Ending::Failed | Ending::Cancelled) => tally.failed += 1,
+        SlotState::Ended(Ending::Failed | Ending::Cancelled) => {
+            tally.failed += 1;
+            // Some jobs fail by design, and say so; any other failure is one of the demonstration.
+            let said = slot.detail.as_deref().unwrap_or_default();
+            if !said.ends_with(FLAKY) && !said.ends_with(PANICKY) {
+                tally.wrong.push(format!("slot {at} failed: {said}"));
+            }
+        }
         SlotState::Ended(Ending::Orphaned) => tally.orphaned += 1,
         SlotState::NotStarted(reason) => not_started(tally, reason, at, entered),
     }

@@ -12,6 +12,11 @@ use crate::app::{App, Written};
 use crate::args::Args;
 use crate::store::Store;
 
+/// What the job that fails at times says,
+pub(crate) const FLAKY: &str = "the mail server said no";
+/// and the one that panics at times.
+pub(crate) const PANICKY: &str = "index out of bounds, as it were";
+
 /// Runs until it is told to stop.
 pub(crate) fn run(args: &Args, number: usize) -> Result<()> {
     // The panics here are part of the show, and recorded; they need no trace on the screen.
@@ -48,11 +53,11 @@ fn jobs(path: &Path) -> Jobs {
         .on("insert", write)
         .on("flaky", move |run: &Run| {
             flaky(run)?;
-            if run.slot_key().at.as_secs() % 3 == 0 { Err("the mail server said no".into()) } else { Ok(()) }
+            if run.slot_key().at.as_secs() % 3 == 0 { Err(FLAKY.into()) } else { Ok(()) }
         })
         .on("panicky", move |run: &Run| {
             panicky(run)?;
-            assert!(run.slot_key().at.as_secs() % 5 != 0, "index out of bounds, as it were");
+            assert!(run.slot_key().at.as_secs() % 5 != 0, "{PANICKY}");
             Ok(())
         })
         .on("slow", move |run: &Run| {
