@@ -37,7 +37,7 @@ pub(crate) fn prepare(connection: &Connection, home: Home) -> Result<StoreId, Fa
 
 fn prepare_by(connection: &Connection, home: Home, steps: Steps<'_>) -> Result<StoreId, Fault> {
     let layout = i64::try_from(steps.len()).unwrap_or(i64::MAX);
-    if let Some(id) = up_to_date(connection, home, layout)? {
+    if let Some(id) = at_one_moment(connection, || up_to_date(connection, home, layout))? {
         return wal(connection).map(|()| id);
     }
     wal(connection)?;
@@ -58,6 +58,15 @@ fn prepare_by(connection: &Connection, home: Home, steps: Steps<'_>) -> Result<S
             Err(fault)
         }
     }
+}
+
+/// Reads in one transaction: another process may be making the tables right now, and half of what it did is no state to
+/// judge by.
+fn at_one_moment<T>(connection: &Connection, read: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    connection.execute_batch("BEGIN DEFERRED")?;
+    let found = read();
+    roll_back(connection);
+    found
 }
 
 /// Ends a transaction that went wrong. SQLite may have ended it already; what is left over is told by the next call.

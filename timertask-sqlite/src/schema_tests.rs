@@ -97,3 +97,23 @@ fn a_guest_is_brought_forward_as_a_guest() {
     assert_eq!(prepare_by(&connection, Home::Own, &NEXT).unwrap(), id);
     assert_eq!(layout(&connection), (2, 40));
 }
+
+#[test]
+fn a_look_at_a_file_that_another_is_making_is_of_one_moment() {
+    let folder = std::env::temp_dir().join(format!("timertask-sqlite-moment-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("a.db");
+    let [looker, maker] = [(); 2].map(|()| Connection::open(&path).unwrap());
+    maker.busy_timeout(std::time::Duration::ZERO).unwrap();
+    let seen = at_one_moment(&looker, || {
+        assert!(!has_store(&looker)?, "the file is new");
+        // Whether the other gets through or has to wait, what is read afterwards belongs to what was read before.
+        let _ = prepare(&maker, Home::Own);
+        up_to_date(&looker, Home::Own, LAYOUT)
+    });
+    assert!(matches!(seen, Ok(None)), "half of what another made was seen");
+    assert!(looker.is_autocommit(), "the look is over");
+    let id = prepare(&maker, Home::Own).unwrap();
+    assert_eq!(prepare(&looker, Home::Own).unwrap(), id);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
