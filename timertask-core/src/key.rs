@@ -9,7 +9,7 @@ use crate::time::Trigger;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdError {
-    /// Nothing was given. Give 1 to 255 bytes (a namespace: 1 to 64).
+    /// Nothing was given. Give 1 to 255 bytes (a namespace: 1 to 64; a reason: 1 to 1,000).
     #[error("{what} is empty; allowed are 1 to {max} bytes")]
     Empty {
         /// Which id.
@@ -27,7 +27,8 @@ pub enum IdError {
         /// The most bytes allowed.
         max: usize,
     },
-    /// A character that is not allowed: control characters in plan and request ids and in labels, all but
+    /// A character that is not allowed: control characters in plan and request ids, in labels and in what
+    /// an operator says, all but
     /// `A-Z a-z 0-9 _ . -` in a namespace.
     #[error("{what} has the character U+{:04X} at byte {at}; {allowed}", u32::from(*.found))]
     Character {
@@ -42,7 +43,7 @@ pub enum IdError {
     },
 }
 
-fn check(what: &'static str, text: &str, max: usize) -> Result<(), IdError> {
+pub(crate) fn check(what: &'static str, text: &str, max: usize) -> Result<(), IdError> {
     if text.is_empty() {
         return Err(IdError::Empty { what, max });
     }

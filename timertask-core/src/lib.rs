@@ -47,7 +47,9 @@ pub use schedule::{
     SpecError, SpecField, SpecLimits, SpecProblem, SpecWarning, Swallowed, SwallowedTime, Upcoming, ZONE_DATA_VERSION,
 };
 pub use scheduler::{CloseReport, PlanStatus, PlanView, Scheduler, Scope, StillRunning};
-pub use seam::{Board, Ending, Ledger, Mutex, NotStarted, Overlap, Retention, RunKind, StoreError, StoreErrorKind};
+pub use seam::{
+    Asked, Board, Ending, Ledger, Mutex, NotStarted, Overlap, Retention, RunKind, StoreError, StoreErrorKind,
+};
 pub use time::{Timestamp, Trigger};
 
 #[doc = include_str!("../docs/dialect.md")]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::key::{Fence, InstanceId, SlotKey};
-use crate::seam::{Ending, NotStarted, RunKind};
+use crate::seam::{Asked, Ending, NotStarted, RunKind};
 use crate::time::Timestamp;
 
 /// How a slot came out, as an instance saw it.
@@ -46,6 +46,8 @@ pub struct RunRecord {
     pub slot: SlotKey,
     /// Why it came about.
     pub kind: RunKind,
+    /// Who asked for it and why, where an operator did.
+    pub asked: Option<Arc<Asked>>,
     /// This instance's label.
     pub instance: InstanceId,
     /// This instance's code version.

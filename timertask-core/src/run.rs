@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::clock::{Signal, Until, Wake};
 use crate::engine::{Installed, Shared};
 use crate::key::{Fence, InstanceId, Nonce, SlotKey};
-use crate::seam::{Cancel, Grant, Lease, RunKind};
+use crate::seam::{Asked, Cancel, Grant, Lease, RunKind};
 use crate::time::{Timestamp, Trigger, micros};
 
 /// Why a run should stop.
@@ -106,6 +106,12 @@ impl Run {
         self.cell.kind
     }
 
+    /// Who asked for the run and why, where an operator did.
+    #[must_use]
+    pub fn asked(&self) -> Option<&Asked> {
+        self.cell.asked.as_deref()
+    }
+
     /// The label of this instance.
     #[must_use]
     pub fn instance(&self) -> &InstanceId {
@@ -118,7 +124,7 @@ impl Run {
         self.cell.nonce
     }
 
-    /// When it was due: the trigger point and the plan's spread.
+    /// When it was due: the trigger point and the plan's spread; of a `run_now` the instant of its acceptance.
     #[must_use]
     pub fn due(&self) -> Timestamp {
         self.cell.due
@@ -254,6 +260,7 @@ pub(crate) struct RunCell {
     pub(crate) nonce: Nonce,
     pub(crate) grant: Grant,
     pub(crate) kind: RunKind,
+    pub(crate) asked: Option<Arc<Asked>>,
     pub(crate) due: Timestamp,
     pub(crate) window_from: Trigger,
     /// End of the term, monotonic; where a budget is set.
@@ -281,6 +288,7 @@ pub(crate) struct NewRun {
     pub(crate) nonce: Nonce,
     pub(crate) grant: Grant,
     pub(crate) kind: RunKind,
+    pub(crate) asked: Option<Arc<Asked>>,
     pub(crate) due: Timestamp,
     pub(crate) window_from: Trigger,
     pub(crate) term_end: Option<Duration>,
@@ -298,6 +306,7 @@ impl RunCell {
             nonce: new.nonce,
             grant: new.grant,
             kind: new.kind,
+            asked: new.asked,
             due: new.due,
             window_from: new.window_from,
             term_end: new.term_end,

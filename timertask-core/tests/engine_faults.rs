@@ -109,6 +109,7 @@ fn fault_10_no_answer_but_a_grant_enters_a_job() {
 
 fn grant(fence: u64, attempt: u32) -> Grant {
     Grant {
+        at: t("00:00:00"),
         fence: Fence::from_u64(fence),
         attempt,
         lease_end: t("23:59:59").timestamp(),

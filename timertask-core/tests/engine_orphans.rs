@@ -161,6 +161,7 @@ fn fault_21_a_planted_row_of_a_dead_owner_blocks_only_until_the_sweep() {
         fingerprint: row(&ledger, "p").unwrap().generation.fingerprint,
         prev: None,
         kind: timertask_core::RunKind::Scheduled,
+        asked: None,
         gate: Gate::Force,
         attempts_allowed: 1,
         ttl: secs(30),

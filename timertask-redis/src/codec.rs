@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use timertask_core::key::{Fence, Fingerprint, InstanceId, Nonce, PlanKey, SlotKey};
 use timertask_core::seam::{
-    Cancel, Ending, Generation, NotStarted, Pause, PlanRow, RangeRow, RunKind, SlotRow, SlotState,
+    Asked, Cancel, Ending, Generation, NotStarted, Pause, PlanRow, RangeRow, RunKind, SlotRow, SlotState,
 };
 use timertask_core::time::{Timestamp, Trigger};
 
@@ -41,13 +41,14 @@ pub(crate) fn plan_row(text: &str) -> Result<PlanRow, Fault> {
 pub(crate) fn slot_row(plan: &PlanKey, name: &str, text: &str) -> Result<SlotRow, Fault> {
     let (at, request) = parse_slot(name)?;
     let mut f = Fields::of(text, "a slot's row");
-    let row = SlotRow {
+    let mut row = SlotRow {
         key: SlotKey { plan: plan.clone(), at, request },
         state: {
             let (code, how) = (f.next()?, f.next()?);
             state(code, how).ok_or_else(|| f.wrong("its state"))?
         },
         kind: RunKind::from_code(f.number()?).ok_or_else(|| f.wrong("its kind"))?,
+        asked: None,
         nonce: Nonce::from_bits(f.bits()?),
         released: nonces(f.next()?).ok_or_else(|| f.wrong("its released nonces"))?,
         fence: Fence::from_u64(f.number()?),
@@ -69,6 +70,10 @@ pub(crate) fn slot_row(plan: &PlanKey, name: &str, text: &str) -> Result<SlotRow
         tries: f.number()?,
         detail: parse_maybe_text(f.next()?)?.map(Arc::from),
     };
+    let (by, why) = (parse_maybe_text(f.next()?)?, unescape(f.next()?)?);
+    if let Some(by) = by {
+        row.asked = Some(Arc::new(Asked::new(by, why).map_err(|e| f.wrong(&e.to_string()))?));
+    }
     f.end()?;
     Ok(row)
 }

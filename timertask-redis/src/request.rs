@@ -22,6 +22,8 @@ pub(crate) fn claim(call: &mut Call, request: &ClaimRequest) -> Result<(), Fault
     call.number(request.nonce).number(request.fingerprint);
     call.arg(request.prev.map_or_else(String::new, |prev| crate::layout::bound(prev).to_string()));
     call.number(request.kind.code());
+    call.arg(maybe_text(request.asked.as_ref().map(|a| a.by())));
+    call.arg(escape(request.asked.as_ref().map_or("", |a| a.why())));
     let (gate, may_run) = match request.gate {
         Gate::Force => ("F", 0),
         Gate::Policy(Overlap::Skip) => ("S", 1),
@@ -37,6 +39,7 @@ pub(crate) fn claim(call: &mut Call, request: &ClaimRequest) -> Result<(), Fault
 pub(crate) fn claimed(reply: &mut Reply) -> Result<Claim, Fault> {
     Ok(match reply.text()?.as_str() {
         "G" => Claim::Granted(Grant {
+            at: Trigger::from_secs(reply.number()?),
             fence: Fence::from_u64(reply.number()?),
             attempt: reply.number()?,
             lease_end: Timestamp::from_micros(reply.number()?),

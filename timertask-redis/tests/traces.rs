@@ -16,8 +16,8 @@ use timertask_core::clock::{Clock, Signal, SystemClock, Until, Wake};
 use timertask_core::key::{Fence, InstanceId, Namespace, Nonce, PlanKey, RequestId, SlotKey};
 use timertask_core::memory::MemLedger;
 use timertask_core::seam::{
-    Cancel, Claim, ClaimRequest, Cover, EndOp, EndRequest, Ending, Gate, Generation, Ledger, NotStarted, Outcome,
-    Overlap, Page, PlanOp, PlanRow, Query, Retention, RunKind, SlotRow, Term,
+    Asked, Cancel, Claim, ClaimRequest, Cover, EndOp, EndRequest, Ending, Gate, Generation, Ledger, NotStarted,
+    Outcome, Overlap, Page, PlanOp, PlanRow, Query, Retention, RunKind, SlotRow, Term,
 };
 use timertask_core::time::{Timestamp, Trigger};
 use timertask_redis::Redis;
@@ -138,7 +138,9 @@ impl Trace {
         if self.random.chance(20) {
             let n = self.random.below(4);
             let request = RequestId::new(format!("r{n}/\\{{}}")).unwrap();
-            return SlotKey { plan, at: Trigger::from_secs(self.base + n as i64), request: Some(request) };
+            // A request is found by its id, whatever instant is named with it.
+            let at = n + self.random.pick(&[0, 0, 0, 1, 10]);
+            return SlotKey { plan, at: Trigger::from_secs(self.base + at as i64), request: Some(request) };
         }
         SlotKey { plan, at: self.at(), request: None }
     }
@@ -160,6 +162,11 @@ impl Trace {
         self.random.pick(&["", "a", "two\nlines\\n", "\\", "é\u{1F980}\0'\""]).to_owned()
     }
 
+    fn asked(&mut self) -> Option<Arc<Asked>> {
+        let by = self.random.pick(&["ana", "back\\slash\\n", "é\u{1F980}'\""]);
+        self.random.chance(30).then(|| Arc::new(Asked::new(by, "a\\reason").unwrap()))
+    }
+
     fn claim_request(&mut self) -> ClaimRequest {
         let key = self.slot();
         let manual = key.request.is_some() && self.random.chance(90);
@@ -179,6 +186,7 @@ impl Trace {
                 .chance(80)
                 .then(|| Trigger::from_secs(key.at.as_secs() - 1 - self.random.below(2) as i64)),
             kind: if manual { RunKind::Manual } else { self.random.pick(&RunKind::ALL) },
+            asked: self.asked(),
             gate,
             attempts_allowed: self.random.below(4) as u32,
             ttl: self.ttl(),

@@ -93,6 +93,7 @@ fn one(store: &Sqlite, caller: usize, group: usize, total: usize) -> Result<Call
             fingerprint,
             prev: Some(Trigger::from_secs(at - 1)),
             kind: RunKind::Scheduled,
+            asked: None,
             gate: Gate::Policy(Overlap::Skip),
             attempts_allowed: 1,
             ttl: Duration::from_secs(30),

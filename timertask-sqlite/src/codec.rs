@@ -10,7 +10,7 @@ use rusqlite::Row;
 use rusqlite::types::FromSql;
 use timertask_core::key::{Fence, Fingerprint, InstanceId, Namespace, Nonce, PlanId, PlanKey, RequestId, SlotKey};
 use timertask_core::seam::{
-    Cancel, Ending, Generation, NotStarted, Pause, PlanRow, RangeRow, RunKind, SlotRow, SlotState,
+    Asked, Cancel, Ending, Generation, NotStarted, Pause, PlanRow, RangeRow, RunKind, SlotRow, SlotState,
 };
 use timertask_core::time::{Timestamp, Trigger};
 
@@ -29,7 +29,7 @@ pub(crate) use plan_columns;
 macro_rules! slot_columns {
     () => {
         "at, request, state, how, kind, nonce, released, fence, attempt, lease_end, ttl, cancel_by, cancel_why, \
-         instance, version, claimed_at, started_at, ended_at, tries, detail"
+         instance, version, claimed_at, started_at, ended_at, tries, detail, asked_by, asked_why"
     };
 }
 pub(crate) use slot_columns;
@@ -72,10 +72,15 @@ pub(crate) fn slot_row(row: &Row<'_>, from: usize, plan: &PlanKey) -> Result<Slo
         None => None,
         Some(text) => Some(InstanceId::new(text).map_err(|e| c.wrong(&e.to_string()))?),
     };
+    let asked = match c.get::<Option<String>>(20)? {
+        None => None,
+        Some(by) => Some(Arc::new(Asked::new(by, c.get::<String>(21)?).map_err(|e| c.wrong(&e.to_string()))?)),
+    };
     Ok(SlotRow {
         key: SlotKey { plan: plan.clone(), at: Trigger::from_secs(c.get(0)?), request: request_id(c.get(1)?)? },
         state: state(c.number(2)?, c.get(3)?).ok_or_else(|| c.wrong("unknown state"))?,
         kind: RunKind::from_code(c.number(4)?).ok_or_else(|| c.wrong("unknown kind"))?,
+        asked,
         nonce: Nonce::from_bits(c.bits(5)?),
         released: nonces(&c.get::<Vec<u8>>(6)?).ok_or_else(|| c.wrong("released nonces are cut"))?,
         fence: Fence::from_u64(c.number(7)?),

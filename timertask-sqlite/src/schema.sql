@@ -45,6 +45,8 @@ CREATE TABLE timertask_slot (
     ended_at    INTEGER,
     tries       INTEGER NOT NULL,
     detail      TEXT,
+    asked_by    TEXT,
+    asked_why   TEXT,
     PRIMARY KEY (namespace, plan, at, request)
 ) STRICT, WITHOUT ROWID;
 

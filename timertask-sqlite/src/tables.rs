@@ -270,7 +270,7 @@ impl<'c> Tables<'c> {
                 "INSERT INTO timertask_slot (namespace, plan, ",
                 slot_columns!(),
                 ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, \
-                 ?21, ?22)"
+                 ?21, ?22, ?23, ?24)"
             ),
             row,
         )
@@ -280,7 +280,8 @@ impl<'c> Tables<'c> {
         self.write_slot(
             "UPDATE timertask_slot SET state = ?5, how = ?6, kind = ?7, nonce = ?8, released = ?9, fence = ?10, \
              attempt = ?11, lease_end = ?12, ttl = ?13, cancel_by = ?14, cancel_why = ?15, instance = ?16, \
-             version = ?17, claimed_at = ?18, started_at = ?19, ended_at = ?20, tries = ?21, detail = ?22 \
+             version = ?17, claimed_at = ?18, started_at = ?19, ended_at = ?20, tries = ?21, detail = ?22, \
+             asked_by = ?23, asked_why = ?24 \
              WHERE namespace = ?1 AND plan = ?2 AND at = ?3 AND request = ?4",
             row,
         )
@@ -314,6 +315,8 @@ impl<'c> Tables<'c> {
                 row.ended_at.map(Timestamp::as_micros),
                 row.tries,
                 row.detail.as_deref(),
+                row.asked.as_ref().map(|a| a.by()),
+                row.asked.as_ref().map(|a| a.why()),
             ],
         )
     }

@@ -52,6 +52,7 @@ fn every_statement_finds_its_rows_by_a_key() {
                 fingerprint,
                 prev: None,
                 kind: if request.is_some() { RunKind::Manual } else { RunKind::Scheduled },
+                asked: None,
                 gate: Gate::Policy(overlap),
                 attempts_allowed: 1,
                 ttl: Duration::from_secs(9),

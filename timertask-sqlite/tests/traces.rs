@@ -12,8 +12,8 @@ use timertask_core::clock::{Clock, SystemClock};
 use timertask_core::key::{Fence, Fingerprint, InstanceId, Namespace, Nonce, PlanId, PlanKey, RequestId, SlotKey};
 use timertask_core::memory::MemLedger;
 use timertask_core::seam::{
-    Cancel, Claim, ClaimRequest, Cover, EndOp, EndRequest, Ending, Gate, Generation, Ledger, NotStarted, Overlap, Page,
-    PlanOp, Query, Retention, RunKind, SlotRow, Term,
+    Asked, Cancel, Claim, ClaimRequest, Cover, EndOp, EndRequest, Ending, Gate, Generation, Ledger, NotStarted,
+    Overlap, Page, PlanOp, Query, Retention, RunKind, SlotRow, Term,
 };
 use timertask_core::time::{Timestamp, Trigger};
 use timertask_sqlite::{Sqlite, Synchronous};
@@ -136,10 +136,11 @@ impl Random {
         let plan = self.plan();
         let plan = PlanKey::new(Namespace::default(), PlanId::new(format!("plan {plan}")).unwrap());
         if self.chance(10) {
-            // One instant for each request, as a scheduler keeps it.
+            // A request is found by its id, whatever instant is named with it.
             let n = self.below(4);
+            let at = 7 * n + self.one_of(&[0, 0, 0, 1, 20]);
             let request = Some(RequestId::new(format!("request {n}")).unwrap());
-            return SlotKey { plan, at: Trigger::from_secs(START + 7 * i64::try_from(n).unwrap()), request };
+            return SlotKey { plan, at: Trigger::from_secs(START + i64::try_from(at).unwrap()), request };
         }
         SlotKey { plan, at: self.trigger(), request: None }
     }
@@ -246,6 +247,7 @@ impl Random {
             fingerprint: self.fingerprint(),
             prev: self.one_of(&[None, Some(Trigger::from_secs(at - 1)), Some(Trigger::from_secs(at - 3))]),
             kind,
+            asked: self.chance(30).then(|| Arc::new(Asked::new(self.one_of(&["ana", "é'\"%"]), "why; --").unwrap())),
             gate,
             attempts_allowed: self.one_of(&[1, 1, 3]),
             ttl: self.ttl(),

@@ -100,6 +100,7 @@ fn pairs(ledger: &MemLedger, keys: &[PlanKey], rounds: usize) -> (f64, f64, f64)
                         fingerprint: Fingerprint::from_bits(7),
                         prev: None,
                         kind: RunKind::Scheduled,
+                        asked: None,
                         gate: Gate::Policy(Overlap::Skip),
                         attempts_allowed: 1,
                         ttl: Duration::from_secs(30),

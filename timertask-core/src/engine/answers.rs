@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::candidate::{Candidate, Origin};
+use super::candidate::{Candidate, Origin, has_own_permit};
 use super::claimer::{ASK_AGAIN, Claimer};
 use super::shared::{RENEW_EVERY, ScribeMail, matched};
 use crate::key::{Fence, Nonce, SlotKey};
@@ -36,10 +36,10 @@ impl Claimer {
             }
             Claim::Granted(grant) => return Some(self.granted(candidate, slot, grant, trust)),
             Claim::Held | Claim::Ended(_) => {
-                self.record(&candidate.plan, candidate.at, candidate.kind, RunOutcome::Yielded, now);
+                self.record(&candidate, RunOutcome::Yielded, now);
             }
             Claim::Refused(Refusal::NotStarted(reason)) => {
-                self.record(&candidate.plan, candidate.at, candidate.kind, RunOutcome::NotStarted(reason), now);
+                self.record(&candidate, RunOutcome::NotStarted(reason), now);
             }
             Claim::Refused(Refusal::Released) => {
                 candidate.nonce = Nonce::random(&*self.shared.clock);
@@ -84,25 +84,29 @@ impl Claimer {
     }
 
     pub(super) fn granted(&self, candidate: Candidate, slot: SlotKey, grant: Grant, trust: Trust) -> Arc<RunCell> {
-        let Candidate { plan, prev, from, kind, nonce, at, origin, .. } = candidate;
+        let Candidate { plan, prev, from, kind, asked, nonce, origin, .. } = candidate;
+        // A repeated `run_now` has the instant of its first acceptance.
+        let slot = SlotKey { at: grant.at, ..slot };
+        let at = slot.at;
         if kind == RunKind::Scheduled && prev.is_some_and(|prev| grant.cursor < prev) {
             self.shared.want_walk(&plan);
         }
-        if kind != RunKind::Scheduled {
+        if has_own_permit(kind) {
             self.shared.catching_up.fetch_add(1, Ordering::AcqRel);
         }
         if let Origin::Walk = origin {
             self.shared.scribe.send(ScribeMail::CaughtUp(Arc::clone(&plan), Duration::ZERO));
         }
-        let first = from.is_none_or(|from| from <= plan.effective_from());
+        // A backfill may reach back to what was before the plan's current version.
+        let first = at > plan.effective_from() && from.is_none_or(|from| from <= plan.effective_from());
         let window_from = match (first, grant.window_from, from) {
             (true, Some(from), _) => from.min(at),
             (_, _, Some(from)) => from,
             (_, _, None) => plan.effective_from().min(at),
         };
         let term_end = plan.policy.retry.map(|budget| trust.mono.saturating_add(budget.lock_ttl()));
-        let due = plan.due(at);
-        Arc::new(RunCell::new(NewRun { plan, slot, nonce, grant, kind, due, window_from, term_end, trust }))
+        let due = plan.due_of(&slot);
+        Arc::new(RunCell::new(NewRun { plan, slot, nonce, grant, kind, asked, due, window_from, term_end, trust }))
     }
 
     /// Slots that nobody here wants any more, but that may have been granted by a call whose answer was lost. Left alone
@@ -113,7 +117,7 @@ impl Claimer {
             return true;
         }
         let shared = Arc::clone(&self.shared);
-        let slot = |candidate: &Candidate| shared.slot_key(&candidate.plan.id, candidate.at);
+        let slot = |candidate: &Candidate| candidate.slot_key(&shared);
         let query = Query::Slots(forsaken.iter().map(slot).collect());
         let done = shared.store("read", |ledger| ledger.read(&query)).and_then(|answer| {
             let ours = |row: &&SlotRow| {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::batch::Line;
 use super::{Installed, Shared};
-use crate::key::Nonce;
-use crate::seam::RunKind;
+use crate::key::{Nonce, RequestId, SlotKey};
+use crate::seam::{Asked, RunKind, SlotRow};
 use crate::time::{Timestamp, Trigger};
 
 /// Where a candidate comes from.
@@ -19,10 +19,19 @@ pub(crate) enum Origin {
     Sweep,
 }
 
+/// Whether runs of this kind have permits of their own, so that live slots go first.
+pub(crate) fn has_own_permit(kind: RunKind) -> bool {
+    matches!(kind, RunKind::CatchUp | RunKind::Backfill)
+}
+
 /// A slot that this instance would run.
 pub(crate) struct Candidate {
     pub(crate) plan: Arc<Installed>,
     pub(crate) at: Trigger,
+    /// The request of a `run_now`.
+    pub(crate) request: Option<RequestId>,
+    /// Who asked for it and why, where an operator did.
+    pub(crate) asked: Option<Arc<Asked>>,
     /// The slot before it that has to be accounted for.
     pub(crate) prev: Option<Trigger>,
     /// The trigger point before it.
@@ -51,6 +60,8 @@ impl Candidate {
         Self {
             plan,
             at,
+            request: None,
+            asked: None,
             prev,
             from: prev,
             kind,
@@ -62,8 +73,30 @@ impl Candidate {
         }
     }
 
+    /// A slot that was found open, taken up as `kind`.
+    pub(crate) fn open(
+        shared: &Shared,
+        plan: Arc<Installed>,
+        slot: &SlotRow,
+        prev: Option<Trigger>,
+        kind: RunKind,
+    ) -> Self {
+        let manual = slot.key.request.is_some();
+        Self {
+            request: slot.key.request.clone(),
+            asked: slot.asked.clone(),
+            prev: prev.filter(|_| !manual),
+            from: prev,
+            ..Self::new(shared, plan, slot.key.at, None, kind, Origin::Sweep)
+        }
+    }
+
+    pub(super) fn slot_key(&self, shared: &Shared) -> SlotKey {
+        SlotKey { request: self.request.clone(), ..shared.slot_key(&self.plan.id, self.at) }
+    }
+
     pub(super) fn due(&self) -> Timestamp {
-        self.plan.due(self.at)
+        if self.request.is_some() { self.at.timestamp() } else { self.plan.due(self.at) }
     }
 
     pub(super) fn is_live(&self) -> bool {

@@ -15,10 +15,10 @@ use super::stats::Counters;
 use super::worker::{Finish, Finished};
 use super::{Installed, Shared};
 use crate::clock::{Room, Signal, Turn, Until};
-use crate::key::Fence;
+use crate::key::{Fence, SlotKey};
 use crate::record::{RunOutcome, RunRecord};
 use crate::run::{RunCell, Trust, phase};
-use crate::seam::{ClaimRequest, Gate, RunKind};
+use crate::seam::{Asked, ClaimRequest, Gate, RunKind};
 use crate::time::{Timestamp, Trigger};
 
 /// With any ledger a call holds no more than so many.
@@ -117,18 +117,34 @@ impl Claimer {
     /// The store was out of reach until the slot's time was over: an alarm, and a gap.
     fn out_of_reach(&self, plan: &Installed, at: Trigger, kind: RunKind, now: Timestamp) {
         log::debug!(target: "timertask::store", "{}: plan {:?}, slot {at}: the store was out of reach through its start window", self.shared.config.instance, plan.id);
-        self.record(plan, at, kind, RunOutcome::StoreFault, now);
+        self.record_slot(plan, self.shared.slot_key(&plan.id, at), kind, None, RunOutcome::StoreFault, now);
     }
 
-    pub(super) fn record(&self, plan: &Installed, at: Trigger, kind: RunKind, outcome: RunOutcome, now: Timestamp) {
+    /// Puts on record what became of a candidate that is not run here.
+    pub(super) fn record(&self, candidate: &Candidate, outcome: RunOutcome, now: Timestamp) {
+        let slot = candidate.slot_key(&self.shared);
+        self.record_slot(&candidate.plan, slot, candidate.kind, candidate.asked.clone(), outcome, now);
+    }
+
+    fn record_slot(
+        &self,
+        plan: &Installed,
+        slot: SlotKey,
+        kind: RunKind,
+        asked: Option<Arc<Asked>>,
+        outcome: RunOutcome,
+        now: Timestamp,
+    ) {
+        let due = plan.due_of(&slot);
         let record = RunRecord {
-            slot: self.shared.slot_key(&plan.id, at),
+            slot,
             kind,
+            asked,
             instance: self.shared.config.instance.clone(),
             version: self.shared.config.version.clone(),
             attempt: 0,
             fence: Fence::NONE,
-            due: plan.due(at),
+            due,
             started_at: None,
             ended_at: now,
             tries: 0,
@@ -191,17 +207,18 @@ impl Claimer {
 
     /// Another instance has it.
     pub(super) fn yielded(&self, candidate: Candidate) {
-        self.record(&candidate.plan, candidate.at, candidate.kind, RunOutcome::Yielded, self.shared.clock.now());
+        self.record(&candidate, RunOutcome::Yielded, self.shared.clock.now());
         self.go_on(candidate, Duration::ZERO);
     }
 
     pub(super) fn request(&self, candidate: &Candidate, ttl: Duration) -> ClaimRequest {
         ClaimRequest {
-            key: self.shared.slot_key(&candidate.plan.id, candidate.at),
+            key: candidate.slot_key(&self.shared),
             nonce: candidate.nonce,
             fingerprint: candidate.plan.fingerprint,
             prev: candidate.prev,
             kind: candidate.kind,
+            asked: candidate.asked.clone(),
             gate: Gate::Policy(candidate.plan.policy.overlap),
             attempts_allowed: candidate.plan.policy.on_orphan.attempts_allowed(),
             ttl,

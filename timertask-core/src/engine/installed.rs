@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
 use std::time::Duration;
 
 use crate::budget::RetryBudget;
-use crate::key::{Fingerprint, PlanId};
+use crate::key::{Fingerprint, PlanId, SlotKey};
 use crate::plan::{CatchUp, OnOrphan};
 use crate::schedule::Schedule;
 use crate::seam::{Generation, Overlap, PlanRow};
@@ -182,6 +182,11 @@ impl Installed {
     /// When a trigger point of it is due.
     pub(crate) fn due(&self, at: Trigger) -> Timestamp {
         at.timestamp().saturating_add(Duration::from_secs(u64::from(self.offset)))
+    }
+
+    /// When a slot of it is due; a `run_now` at once.
+    pub(crate) fn due_of(&self, slot: &SlotKey) -> Timestamp {
+        if slot.request.is_some() { slot.at.timestamp() } else { self.due(slot.at) }
     }
 
     /// The latest trigger point whose start window has closed at `now`, whether it is on the schedule or not.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::candidate::has_own_permit;
 use super::claimer::ClaimerMail;
 use super::outbox::{GenerationOp, Outbox};
 use super::reports::Reports;
@@ -195,7 +196,7 @@ impl Scribe {
             if shared.config.retention.is_some() {
                 self.keeping.recorded(&cell.plan.id);
             }
-            if cell.kind != RunKind::Scheduled {
+            if has_own_permit(cell.kind) {
                 shared.catching_up.fetch_sub(1, Ordering::AcqRel);
             }
             let (outcome, ended_at, detail) = outcome_of(&finished, &request.op, ended, now);
@@ -206,6 +207,7 @@ impl Scribe {
             let record = RunRecord {
                 slot: cell.slot.clone(),
                 kind: cell.kind,
+                asked: cell.asked.clone(),
                 instance: shared.config.instance.clone(),
                 version: shared.config.version.clone(),
                 attempt: if entered { cell.grant.attempt } else { 0 },

@@ -4,36 +4,43 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::candidate::Candidate;
+use crate::key::RequestId;
 use crate::time::Trigger;
+
+/// Install order of the plan, trigger point, and the request of a `run_now`.
+type Key = (u32, Trigger, Option<RequestId>);
+
+fn place(not_before: Duration, (seq, at, request): Key) -> (Duration, Trigger, u32, Option<RequestId>) {
+    (not_before, at, seq, request)
+}
 
 /// In the order of (not before, due, install order).
 #[derive(Default)]
 pub(crate) struct Shelf {
-    slots: BTreeMap<(u32, Trigger), Candidate>,
-    order: BTreeSet<(Duration, Trigger, u32)>,
+    slots: BTreeMap<Key, Candidate>,
+    order: BTreeSet<(Duration, Trigger, u32, Option<RequestId>)>,
 }
 
 impl Shelf {
     /// Puts in a candidate. Where its slot is there already nothing changes, since that one's nonce counts, and it comes
     /// back.
     pub(crate) fn put(&mut self, candidate: Candidate) -> Option<Candidate> {
-        let key = (candidate.plan.seq, candidate.at);
+        let key = (candidate.plan.seq, candidate.at, candidate.request.clone());
         if self.slots.contains_key(&key) {
             return Some(candidate);
         }
-        self.order.insert((candidate.not_before, key.1, key.0));
+        self.order.insert(place(candidate.not_before, key.clone()));
         self.slots.insert(key, candidate);
         None
     }
 
     /// Takes the first whose time has come.
     pub(crate) fn pop(&mut self, mono: Duration) -> Option<Candidate> {
-        let first = *self.order.first()?;
-        if first.0 > mono {
+        if self.order.first()?.0 > mono {
             return None;
         }
-        self.order.remove(&first);
-        self.slots.remove(&(first.2, first.1))
+        let (_, at, seq, request) = self.order.pop_first()?;
+        self.slots.remove(&(seq, at, request))
     }
 
     /// When the first one's time comes.
@@ -43,14 +50,15 @@ impl Shelf {
 
     /// Takes out all of this plan.
     pub(crate) fn take(&mut self, seq: u32) -> Vec<Candidate> {
-        let of_plan = (seq, Trigger::from_secs(i64::MIN))..=(seq, Trigger::from_secs(i64::MAX));
-        let keys: Vec<_> = self.slots.range(of_plan).map(|(key, _)| *key).collect();
-        keys.iter().filter_map(|key| self.remove(*key)).collect()
+        let first = (seq, Trigger::from_secs(i64::MIN), None);
+        let keys: Vec<Key> =
+            self.slots.range(first..).map(|(key, _)| key.clone()).take_while(|key| key.0 == seq).collect();
+        keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    fn remove(&mut self, key: (u32, Trigger)) -> Option<Candidate> {
+    fn remove(&mut self, key: Key) -> Option<Candidate> {
         let candidate = self.slots.remove(&key)?;
-        self.order.remove(&(candidate.not_before, key.1, key.0));
+        self.order.remove(&place(candidate.not_before, key));
         Some(candidate)
     }
 

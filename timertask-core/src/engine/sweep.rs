@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::candidate::{Candidate, Origin};
+use super::candidate::Candidate;
 use super::claimer::ClaimerMail;
 use super::outbox::Outbox;
 use super::retention::Keeping;
@@ -217,7 +217,8 @@ fn what_of(shared: &Shared, slot: &SlotRow, row: &PlanRow, now: Timestamp) -> Wh
         return if row.closed { WhatOf::Rest(NotStarted::Disabled) } else { WhatOf::Leave };
     };
     let at = slot.key.at;
-    if slot.key.request.is_none() && at <= row.generation.effective_from {
+    let operators = matches!(slot.kind, RunKind::Manual | RunKind::Backfill);
+    if !operators && at <= row.generation.effective_from {
         return WhatOf::Rest(NotStarted::Edited);
     }
     let Ok((prev, next)) =
@@ -226,13 +227,21 @@ fn what_of(shared: &Shared, slot: &SlotRow, row: &PlanRow, now: Timestamp) -> Wh
     else {
         return WhatOf::Leave;
     };
-    let claim = |plan, kind| WhatOf::Claim(Candidate::new(shared, plan, at, prev, kind, Origin::Sweep));
+    let claim = |plan, kind| WhatOf::Claim(Candidate::open(shared, plan, slot, prev, kind));
     if slot.attempt > 0 {
         let allowed = plan.policy.on_orphan.attempts_allowed();
         if slot.attempt >= allowed {
             return WhatOf::Rest(NotStarted::GivenBack);
         }
-        return claim(plan, RunKind::CatchUp);
+        return claim(plan, if operators { slot.kind } else { RunKind::CatchUp });
+    }
+    match slot.kind {
+        // Nobody waits for it any more.
+        RunKind::Manual if now > at.timestamp().saturating_add(plan.policy.start_window) => {
+            return WhatOf::Rest(NotStarted::GivenBack);
+        }
+        RunKind::Manual | RunKind::Backfill => return claim(plan, slot.kind),
+        RunKind::Scheduled | RunKind::CatchUp => {}
     }
     if now < plan.due(at) {
         // Given back by an instance whose clock was ahead; its time is still to come.

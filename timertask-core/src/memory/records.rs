@@ -1,7 +1,7 @@
 //! The records of plans: slot rows, in order and by state, and range records.
 
 use std::cmp::Ordering;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::chunked::Slab;
@@ -15,6 +15,8 @@ pub(super) struct Records {
     pub(super) pause: Option<Arc<Pause>>,
     /// The numbers of its slots, by trigger point and request. New ones mostly come last, old ones go first.
     pub(super) slots: VecDeque<u32>,
+    /// Those that have a request: it finds them, whatever their instant.
+    requests: BTreeMap<RequestId, u32>,
     /// Those that are running or open, in no order.
     unfinished: Vec<u32>,
     /// How many are running.
@@ -124,8 +126,12 @@ impl Slots {
         }
     }
 
+    /// The number of a slot; that of a `run_now` is found by its request, whatever its instant.
     pub(super) fn find(&self, of: &Records, at: Trigger, request: Option<&RequestId>) -> Option<u32> {
-        self.place(of, at, request).ok().map(|i| of.slots[i])
+        match request {
+            Some(request) => of.requests.get(request).copied(),
+            None => self.place(of, at, None).ok().map(|i| of.slots[i]),
+        }
     }
 
     /// The rows of a plan, by trigger point and request.
@@ -152,6 +158,9 @@ impl Slots {
                     of.slots.push_back(slot)
                 } else {
                     of.slots.insert(i, slot)
+                }
+                if let Some(request) = &row.key.request {
+                    of.requests.insert(request.clone(), slot);
                 }
                 slot
             }
@@ -186,7 +195,9 @@ impl Slots {
     pub(super) fn delete_oldest(&mut self, of: &mut Records, n: usize) {
         for slot in of.slots.drain(..n) {
             let place = self.places.get_mut(slot);
-            place.row = None;
+            if let Some(request) = place.row.take().and_then(|row| row.key.request) {
+                of.requests.remove(&request);
+            }
             place.term = place.term.wrapping_add(1);
             self.places.leave(slot);
         }

@@ -65,6 +65,7 @@ fn request(key: SlotKey) -> ClaimRequest {
         fingerprint: Fingerprint::default(),
         prev: None,
         kind: RunKind::Scheduled,
+        asked: None,
         gate: Gate::Force,
         attempts_allowed: 1,
         ttl: TTL,

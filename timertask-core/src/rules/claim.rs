@@ -147,6 +147,7 @@ fn again(now: Timestamp, request: &ClaimRequest, plan: Option<&PlanRow>, slot: &
         change.slot = Some(SlotRow { lease_end, ttl: request.ttl, ..slot.clone() });
     }
     Claim::Granted(Grant {
+        at: slot.key.at,
         fence: slot.fence,
         attempt: slot.attempt,
         lease_end,
@@ -224,6 +225,7 @@ fn grant(now: Timestamp, request: &ClaimRequest, plan: &PlanRow, slot: Option<&S
         key: slot.map_or_else(|| request.key.clone(), |row| row.key.clone()),
         state: SlotState::Running,
         kind: request.kind,
+        asked: request.asked.clone().or_else(|| slot.and_then(|row| row.asked.clone())),
         nonce: request.nonce,
         released: slot.map_or_else(Vec::new, |row| row.released.clone()),
         fence,
@@ -241,6 +243,7 @@ fn grant(now: Timestamp, request: &ClaimRequest, plan: &PlanRow, slot: Option<&S
         detail: None,
     });
     Claim::Granted(Grant {
+        at: slot.map_or(request.key.at, |row| row.key.at),
         fence,
         attempt,
         lease_end,

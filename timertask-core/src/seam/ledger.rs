@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Cancel, Ending, Generation, NotStarted, Overlap, PlanRow, RangeRow, RunKind, SlotRow, SlotState, StoreError,
+    Asked, Cancel, Ending, Generation, NotStarted, Overlap, PlanRow, RangeRow, RunKind, SlotRow, SlotState, StoreError,
 };
 use crate::key::{Fence, Fingerprint, InstanceId, Namespace, Nonce, PlanId, PlanKey, SlotKey};
 use crate::time::{Timestamp, Trigger};
@@ -243,6 +243,8 @@ pub struct ClaimRequest {
     pub prev: Option<Trigger>,
     /// Why.
     pub kind: RunKind,
+    /// Who asked for it and why, where an operator did.
+    pub asked: Option<Arc<Asked>>,
     /// How many may run at once.
     pub gate: Gate,
     /// How many starts the slot may have in all: 1, or 1 + max with `OnOrphan::Rerun`.
@@ -281,6 +283,8 @@ pub enum Claim {
 /// A permission to run a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
+    /// The slot's instant: the request's own, but for a repeated `run_now` that of its first acceptance.
+    pub at: Trigger,
     /// The fence.
     pub fence: Fence,
     /// Which start of the slot it is, from 1.

@@ -16,6 +16,6 @@ pub use ledger::{
 };
 pub use mutex::{Held, Lease, Mutex};
 pub use rows::{
-    Cancel, Ending, Generation, NotStarted, Overlap, Pause, PlanRow, RangeRow, RunKind, SlotRow, SlotState,
+    Asked, Cancel, Ending, Generation, NotStarted, Overlap, Pause, PlanRow, RangeRow, RunKind, SlotRow, SlotState,
 };
 pub use store_error::{StoreError, StoreErrorKind};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::key::{Fence, Fingerprint, InstanceId, Nonce, SlotKey};
+use crate::key::{Fence, Fingerprint, IdError, InstanceId, Nonce, SlotKey, check};
 use crate::time::{Timestamp, Trigger};
 
 /// A plan under one fingerprint, from the instant at which it counts.
@@ -227,6 +227,54 @@ pub struct Cancel {
     pub why: String,
 }
 
+/// Who asked for a run, and why. Kept on the slot's record.
+///
+/// ```
+/// # extern crate timertask_core as timertask;
+/// use timertask::seam::Asked;
+///
+/// let asked = Asked::new("ana", "the import was late")?;
+/// assert_eq!((asked.by(), asked.why()), ("ana", "the import was late"));
+/// assert_eq!(Asked::new("", "no name").unwrap_err().to_string(), "who asks is empty; allowed are 1 to 255 bytes");
+/// # Ok::<(), timertask::key::IdError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Asked {
+    by: String,
+    why: String,
+}
+
+impl Asked {
+    /// Checks and takes who asks (a user, a program: 1 to 255 bytes) and why (1 to 1,000 bytes).
+    ///
+    /// # Errors
+    /// [`IdError`] where one of them is empty, too long, or holds a control character.
+    pub fn new(by: impl Into<String>, why: impl Into<String>) -> Result<Self, IdError> {
+        let (by, why) = (by.into(), why.into());
+        check("who asks", &by, 255)?;
+        check("the reason", &why, 1000)?;
+        Ok(Self { by, why })
+    }
+
+    /// Who.
+    #[must_use]
+    pub fn by(&self) -> &str {
+        &self.by
+    }
+
+    /// Why.
+    #[must_use]
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.by, self.why)
+    }
+}
+
 /// The row of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotRow {
@@ -236,6 +284,8 @@ pub struct SlotRow {
     pub state: SlotState,
     /// Why it came about.
     pub kind: RunKind,
+    /// Who asked for it and why, where an operator did; also once it was given back or is run again.
+    pub asked: Option<Arc<Asked>>,
     /// Whose decision it runs under.
     pub nonce: Nonce,
     /// Decisions that were given back or swept; at most the last [`SlotRow::RELEASED`].
@@ -279,6 +329,7 @@ impl SlotRow {
             key,
             state: SlotState::NotStarted(reason),
             kind,
+            asked: None,
             nonce: Nonce::default(),
             released: Vec::new(),
             fence: Fence::NONE,

@@ -2,12 +2,12 @@
 --
 -- KEYS: the buckets of the plans and the rows of their namespaces, as the arguments name them.
 -- ARGV: the number of requests; of each its bucket, its namespace's key, plan, slot, nonce, fingerprint, prev (or
--- nothing), kind, gate (F: force, S: skip, Q: queue one, C: cancel previous, A: allow), how many may run, attempts
+-- nothing), kind, who asked and why, gate (F: force, S: skip, Q: queue one, C: cancel previous, A: allow), how many may run, attempts
 -- allowed, TTL in microseconds, instance, version.
--- Answers, of each: G fence attempt lease_end cursor last_success window_from | H | E ending | R why [reason].
+-- Answers, of each: G at fence attempt lease_end cursor last_success window_from | H | E ending | R why [reason].
 
-local function grant_answer(fence, attempt, lease_end, plan)
-    return { 'G', fence, attempt, lease_end, plan[CURSOR], plan[LAST_SUCCESS], plan[WINDOW_FROM] }
+local function grant_answer(at, fence, attempt, lease_end, plan)
+    return { 'G', text(at), fence, attempt, lease_end, plan[CURSOR], plan[LAST_SUCCESS], plan[WINDOW_FROM] }
 end
 
 -- The same decision asks again: the same grant, so that a lost answer is safe to ask for.
@@ -21,7 +21,7 @@ local function again(request, plan, slot)
         new = copy(slot)
         new[LEASE_END], new[TTL] = text(lease_end), text(request.ttl)
     end
-    return grant_answer(slot[FENCE], slot[ATTEMPT], text(lease_end), plan), new
+    return grant_answer(request.row_at, slot[FENCE], slot[ATTEMPT], text(lease_end), plan), new
 end
 
 local function account(request, slot, reason)
@@ -89,15 +89,17 @@ local function grant(request, plan, slot)
         return { 'R', 'full' }
     end
     local attempt = math.min((slot and tonumber(slot[ATTEMPT]) or 0) + 1, 4294967295)
-    local open = slot and slot[STATE] == OPEN
+    local open, asked = slot and slot[STATE] == OPEN, request.asked_by ~= ''
     local new = {
         RUNNING, '', request.kind, request.nonce, slot and slot[RELEASED_NONCES] or '', text(fence), text(attempt),
         text(NOW + request.ttl), text(request.ttl),
         -- An operator's word to stop outlives a give-back; of a slot that was laid to rest it is spent.
         open and slot[CANCEL_BY] or '', open and slot[CANCEL_WHY] or '',
         request.instance, request.version, text(NOW), '', '', '0', '',
+        asked and request.asked_by or slot and slot[ASKED_BY] or '',
+        asked and request.asked_why or slot and slot[ASKED_WHY] or '',
     }
-    return grant_answer(new[FENCE], new[ATTEMPT], new[LEASE_END], plan), new, nil, new[FENCE]
+    return grant_answer(request.row_at, new[FENCE], new[ATTEMPT], new[LEASE_END], plan), new, nil, new[FENCE]
 end
 
 -- The answer, the slot's new row, older runs to be marked, and the fence that was granted; each but the first may be
@@ -159,7 +161,7 @@ end
 local function claim()
     local request = { bucket = key_arg(), whole = key_arg(), plan = arg(), member = arg(), nonce = arg(), fingerprint = arg() }
     request.prev = tonumber(arg())
-    request.kind, request.gate = arg(), arg()
+    request.kind, request.asked_by, request.asked_why, request.gate = arg(), arg(), arg(), arg()
     request.may_run = number(arg(), 'how many may run')
     request.allowed = number(arg(), 'how many attempts are allowed')
     request.ttl = number(arg(), 'a TTL')
@@ -171,6 +173,8 @@ local function claim()
     prove(bucket)
     local plan = get_plan(bucket, request.plan)
     local slot, member = get_slot(bucket, request.plan, request.member)
+    -- A `run_now` is found by its request, and keeps its first instant.
+    request.row_at = at_of(member)
     count_running(index_key(bucket, request.plan))
     local whole = get_plan(request.whole, '')
     local decided, new, marked, fence = decide(request, plan, slot, whole and whole[PAUSE_SINCE] ~= '')

@@ -28,7 +28,8 @@ local SCHEDULED, BACKFILL, MANUAL = '0', '2', '3'
 local STATE, HOW, KIND, NONCE, RELEASED_NONCES, FENCE, ATTEMPT, LEASE_END, TTL = 1, 2, 3, 4, 5, 6, 7, 8, 9
 local CANCEL_BY, CANCEL_WHY, INSTANCE, VERSION, CLAIMED_AT, STARTED_AT, ENDED_AT, TRIES, DETAIL =
     10, 11, 12, 13, 14, 15, 16, 17, 18
-local SLOT_FIELDS = 18
+local ASKED_BY, ASKED_WHY = 19, 20
+local SLOT_FIELDS = 20
 -- Fields of a plan's row.
 local FINGERPRINT, EFFECTIVE_FROM, CLOSED, CURSOR, LOW_WATER, LAST_FENCE, LAST_SUCCESS, WINDOW_FROM = 1, 2, 3, 4, 5, 6, 7, 8
 local PAUSE_SINCE, PAUSE_BY, PAUSE_WHY, PAUSE_UNTIL = 9, 10, 11, 12
@@ -225,7 +226,7 @@ end
 
 -- The row of a slot that was not started. Lua has no named arguments: see the list of fields.
 local function not_started(kind, reason)
-    return { NOT_STARTED, reason, kind, string.rep('0', 32), '', '0', '0', '0', '0', '', '', '', '', '', '', text(NOW), '0', '' }
+    return { NOT_STARTED, reason, kind, string.rep('0', 32), '', '0', '0', '0', '0', '', '', '', '', '', '', text(NOW), '0', '', '', '' }
 end
 
 -- Makes `row` one that nobody will start: orphaned where it was started before, else not started for `reason`.

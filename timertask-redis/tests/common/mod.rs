@@ -220,6 +220,7 @@ pub fn request(plan: &PlanKey, at: i64, nonce: u128) -> ClaimRequest {
         fingerprint: fingerprint(1),
         prev: Some(Trigger::from_secs(at - 1)),
         kind: RunKind::Scheduled,
+        asked: None,
         gate: Gate::Policy(Overlap::Allow(1_000_000)),
         attempts_allowed: 1,
         ttl: Duration::from_secs(30),

@@ -102,6 +102,7 @@ pub fn request(key: SlotKey, nonce: Nonce) -> ClaimRequest {
         fingerprint: fingerprint(),
         prev: None,
         kind: RunKind::Scheduled,
+        asked: None,
         gate: Gate::Policy(Overlap::Allow(1_000_000)),
         attempts_allowed: 1,
         ttl: TTL,

@@ -14,7 +14,8 @@ macro_rules! __cases {
                 expiry_never_grants, an_ended_slot_stays_ended, a_released_nonce_is_refused,
                 eight_released_nonces_are_remembered, only_a_backfill_starts_what_was_not_started,
                 what_a_range_covers_is_refused_but_to_operators, an_unknown_plan_is_refused, keys_are_independent,
-                a_request_id_is_one_run, fences_rise_with_each_grant_of_a_plan, fences_are_exact_integers,
+                a_request_id_is_one_run, a_repeated_request_keeps_its_first_instant, who_asked_is_kept,
+                fences_rise_with_each_grant_of_a_plan, fences_are_exact_integers,
                 an_old_fingerprint_still_starts_slots, slots_are_read_back_by_key;
             gate:
                 skip_accounts_a_live_slot, allow_counts_to_its_number, allow_zero_is_one, queue_one_waits,

@@ -146,6 +146,7 @@ impl<L: Ledger> Probe<L> {
             fingerprint: fingerprint(1),
             prev: Some(self.at(n - 1)),
             kind: RunKind::Scheduled,
+            asked: None,
             gate: Gate::Policy(Overlap::Skip),
             attempts_allowed: 1,
             ttl: LONG,

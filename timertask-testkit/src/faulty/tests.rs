@@ -38,6 +38,7 @@ fn request(nonce: u128) -> ClaimRequest {
         fingerprint: Fingerprint::default(),
         prev: Some(start),
         kind: RunKind::Scheduled,
+        asked: None,
         gate: Gate::Policy(Overlap::Skip),
         attempts_allowed: 1,
         ttl: Duration::from_secs(30),

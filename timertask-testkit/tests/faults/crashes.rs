@@ -113,6 +113,7 @@ fn fault_21_the_row_of_a_dead_run_is_named_and_does_not_block_for_long() {
         fingerprint,
         prev: Some(minute(0)),
         kind: RunKind::Scheduled,
+        asked: None,
         gate: Gate::Policy(Overlap::Skip),
         attempts_allowed: 1,
         ttl: secs(30),

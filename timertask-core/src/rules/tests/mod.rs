@@ -43,6 +43,7 @@ fn request(secs: i64, nonce: u128) -> ClaimRequest {
         fingerprint: fingerprint(1),
         prev: Some(at(secs - 60)),
         kind: RunKind::Scheduled,
+        asked: None,
         gate: Gate::Policy(Overlap::Skip),
         attempts_allowed: 1,
         ttl: TTL,

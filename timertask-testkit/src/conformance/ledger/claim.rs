@@ -1,9 +1,11 @@
 //! Who gets a slot, and who doesn't.
 
-use timertask_core::key::{InstanceId, PlanKey};
+use std::sync::Arc;
+
+use timertask_core::key::{InstanceId, PlanKey, SlotKey};
 use timertask_core::seam::{
-    Applied, Claim, ClaimRequest, Cover, Ended, Ending, Gate, Ledger, NotStarted, PlanOp, Query, Refusal, RunKind,
-    SlotRow, SlotState,
+    Applied, Asked, Claim, ClaimRequest, Cover, Ended, Ending, Gate, Ledger, NotStarted, PlanOp, Query, Refusal,
+    RunKind, SlotRow, SlotState,
 };
 
 use super::super::LedgerHarness;
@@ -27,6 +29,7 @@ pub fn a_fresh_slot_is_granted<H: LedgerHarness>(harness: &H) {
             key: request.key.clone(),
             state: SlotState::Running,
             kind: RunKind::Scheduled,
+            asked: None,
             nonce: request.nonce,
             released: Vec::new(),
             fence: grant.fence,
@@ -220,6 +223,70 @@ pub fn a_request_id_is_one_run<H: LedgerHarness>(harness: &H) {
     assert_eq!(p.claim(&p.run_now(1, "request")), Claim::Ended(Ending::Succeeded));
     p.run(&p.run_now(1, "another"));
     p.run(&p.live(1));
+}
+
+/// A `run_now` that is repeated later, with the instant of that moment, finds the run of its first acceptance, and is told
+/// when that was; all that is said of the slot afterwards may name either instant.
+pub fn a_repeated_request_keeps_its_first_instant<H: LedgerHarness>(harness: &H) {
+    let p = Probe::open(harness);
+    let first = p.run_now(1, "request");
+    let grant = p.grant(&first);
+    assert_eq!(grant.at, p.at(1));
+    for n in [0, 2, 9] {
+        let later = p.run_now(n, "request");
+        assert_eq!(p.claim(&later), Claim::Held);
+        assert_eq!(p.slot(&later.key).map(|row| row.key), Some(first.key.clone()));
+        let same = p.grant(&ClaimRequest { nonce: first.nonce, ..later });
+        assert_eq!((same.at, same.fence), (p.at(1), grant.fence), "the same decision");
+    }
+    assert_eq!(
+        p.give_back(&ClaimRequest { nonce: first.nonce, ..p.run_now(3, "request") }, grant),
+        Ended::Recorded(SlotState::Open)
+    );
+    let taken_up = p.run_now(4, "request");
+    let grant = p.grant(&taken_up);
+    assert_eq!((grant.at, grant.attempt), (p.at(1), 1), "one that was given back");
+    assert_eq!(p.settle(&taken_up, grant, Ending::Succeeded), Ended::Recorded(SlotState::Ended(Ending::Succeeded)));
+    assert_eq!(p.claim(&p.run_now(5, "request")), Claim::Ended(Ending::Succeeded));
+    assert_eq!(p.history().slots.len(), 1);
+}
+
+/// Who asked for a run, and why, is kept to the letter, whatever becomes of the slot; who takes it up again without a word
+/// of an operator's changes nothing about it.
+pub fn who_asked_is_kept<H: LedgerHarness>(harness: &H) {
+    let p = Probe::open(harness);
+    let asked = |by: &str, why: &str| Some(Arc::new(id(Asked::new(by, why))));
+    let said = |key: &SlotKey| p.slot(key).and_then(|row| row.asked);
+    let words = [
+        ("ana", "the import was late"),
+        ("back\\slash\\n", "it's \"quoted\"; DROP TABLE -- %s"),
+        ("\u{fe0f}\u{1F980}", "+ plus and \u{a0}space "),
+        (&"a".repeat(255), &"\u{e9}".repeat(500)),
+    ];
+    for (n, (by, why)) in (1..).zip(words) {
+        for mut request in [p.run_now(n, &n.to_string()), p.of_kind(n, RunKind::Backfill)] {
+            request.asked = asked(by, why);
+            request.gate = Gate::Force;
+            p.run(&request);
+            assert_eq!(said(&request.key), request.asked);
+        }
+    }
+    let silent = p.free(7);
+    p.run(&silent);
+    assert_eq!(said(&silent.key), None);
+
+    let mut request = p.of_kind(8, RunKind::Backfill);
+    request.asked = asked("ana", "first");
+    let grant = p.grant(&request);
+    let _ = p.give_back(&request, grant);
+    assert_eq!(said(&request.key), request.asked);
+    let again = p.of_kind(8, RunKind::CatchUp);
+    let grant = p.grant(&again);
+    assert_eq!(said(&request.key), request.asked, "taken up by an instance");
+    let _ = p.give_back(&again, grant);
+    let other = ClaimRequest { asked: asked("bo", "second"), ..p.of_kind(8, RunKind::Backfill) };
+    p.run(&other);
+    assert_eq!(said(&request.key), other.asked, "taken up by another operator");
 }
 
 /// Fences rise with each grant of a plan: across slots, across give-backs, and at least to the store's clock.

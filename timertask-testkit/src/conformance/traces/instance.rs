@@ -1,11 +1,12 @@
 //! One instance, as far as the ledger sees it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use timertask_core::key::{InstanceId, Nonce, SlotKey};
 use timertask_core::rules::Look;
 use timertask_core::seam::{
-    Applied, Claim, ClaimRequest, Cover, EndOp, EndRequest, Ending, Gate, Generation, Grant, Ledger, NotStarted,
+    Applied, Asked, Claim, ClaimRequest, Cover, EndOp, EndRequest, Ending, Gate, Generation, Grant, Ledger, NotStarted,
     Overlap, PlanOp, PlanRow, Query, Refusal, Renewal, RunKind, SlotRow, SlotState, Term,
 };
 use timertask_core::time::{Timestamp, Trigger};
@@ -305,6 +306,8 @@ impl Instance {
             fingerprint: spec.fingerprint,
             prev: (kind != RunKind::Manual).then(|| spec.before(key.at)),
             kind,
+            asked: matches!(kind, RunKind::Manual | RunKind::Backfill)
+                .then(|| Arc::new(id(Asked::new(self.label.as_str(), "a trace")))),
             gate: gate.unwrap_or(Gate::Policy(spec.overlap)),
             // What operators ask for is started once.
             attempts_allowed: if matches!(kind, RunKind::Manual | RunKind::Backfill) { 1 } else { spec.attempts },
@@ -315,7 +318,7 @@ impl Instance {
         match world.send(Call::Claim(Box::new(request))) {
             Some((_, Reply::Claim(Claim::Granted(grant)))) => {
                 self.nonces.remove(&key);
-                self.enter(world, key, nonce, grant);
+                self.enter(world, SlotKey { at: grant.at, ..key }, nonce, grant);
                 true
             }
             Some((_, Reply::Claim(Claim::Refused(Refusal::Released)))) => {

@@ -59,24 +59,27 @@ impl Log {
     pub(super) fn see_claim(&mut self, request: &ClaimRequest, answer: &Claim) -> Result<(), String> {
         match answer {
             Claim::Granted(grant) => {
-                let known = self.grants.entry(request.key.clone()).or_default();
+                let key = SlotKey { at: grant.at, ..request.key.clone() };
+                let known = self.grants.entry(key.clone()).or_default();
                 if !known.insert((grant.fence, request.nonce.bits())) {
                     return Ok(());
                 }
                 self.tally.grants += 1;
-                if let Some(ending) = self.ended.get(&request.key) {
-                    return Err(format!("{} was granted again after it had ended: {ending}", request.key));
+                if let Some(ending) = self.ended.get(&key) {
+                    return Err(format!("{key} was granted again after it had ended: {ending}"));
                 }
                 if grant.fence <= self.highest {
-                    return Err(format!("{} was granted under {}, after {}", request.key, grant.fence, self.highest));
+                    return Err(format!("{key} was granted under {}, after {}", grant.fence, self.highest));
                 }
                 self.highest = grant.fence;
                 if grant.attempt > request.attempts_allowed.max(1) {
                     let allowed = request.attempts_allowed;
-                    return Err(format!("start {} of {}, where {allowed} are allowed", grant.attempt, request.key));
+                    return Err(format!("start {} of {key}, where {allowed} are allowed", grant.attempt));
                 }
                 Ok(())
             }
+            // Of a repeated request the answer is about the run that its id finds, which may have another instant.
+            Claim::Ended(_) if request.key.request.is_some() => Ok(()),
             Claim::Ended(ending) => self.see_ending(&request.key, *ending, false),
             Claim::Held | Claim::Refused(_) => Ok(()),
         }
@@ -85,7 +88,7 @@ impl Log {
     pub(super) fn see_end(&mut self, key: &SlotKey, answer: Ended) -> Result<(), String> {
         match answer {
             Ended::Recorded(SlotState::Ended(ending)) => self.see_ending(key, ending, true),
-            Ended::Lost(Some(SlotState::Ended(ending))) => self.see_ending(key, ending, false),
+            Ended::Lost(Some(SlotState::Ended(ending))) if key.request.is_none() => self.see_ending(key, ending, false),
             Ended::Recorded(_) | Ended::AlreadyRecorded | Ended::Lost(_) => Ok(()),
         }
     }

@@ -204,10 +204,10 @@ impl<'h, H: Step> World<'h, H> {
     fn run_now(&mut self, now: Timestamp) {
         let again = !self.by_hand.is_empty() && self.chance(50);
         let key = if again {
-            {
-                let i = self.below(self.by_hand.len());
-                self.by_hand[i].clone()
-            }
+            let i = self.below(self.by_hand.len());
+            let key = self.by_hand[i].clone();
+            // The id says which run is meant, not the instant.
+            if self.chance(50) { SlotKey { at: now.trigger(), ..key } } else { key }
         } else {
             let request = id(RequestId::new(format!("request {}", self.by_hand.len())));
             SlotKey { plan: self.plan.clone(), at: now.trigger(), request: Some(request) }
