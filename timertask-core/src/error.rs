@@ -94,6 +94,9 @@ pub enum SchedulerError {
     /// The system refused a thread; its source says why.
     #[error("a thread could not be started")]
     Thread(#[source] std::io::Error),
+    /// An operator's request came to nothing.
+    #[error(transparent)]
+    Operate(#[from] crate::operate::OperateError),
 }
 
 /// Why `close` did not wait.

@@ -12,6 +12,7 @@ mod job;
 pub mod key;
 pub mod memory;
 mod observer;
+pub mod operate;
 mod plan;
 mod reconcile;
 mod record;
@@ -38,6 +39,7 @@ pub use job::{BoxError, Job, Jobs, Permanent, PlanSource};
 pub use key::{Fence, Fingerprint, IdError, InstanceId, Namespace, PlanId, RequestId, SlotKey};
 pub use memory::{LocalMutex, MemLedger};
 pub use observer::{Event, Observer};
+pub use operate::{OperateError, Operator, Resume, Scope};
 pub use plan::{CatchUp, OnOrphan, Plan};
 pub use reconcile::{DropGuard, PlanChange, PlanError, PlanFailure, PlansFailed, ReconcileReport, UnknownJob};
 pub use record::{RunOutcome, RunRecord};
@@ -46,7 +48,7 @@ pub use schedule::{
     Between, Calendar, Dialect, Dst, DstError, EveryBase, Fold, Gap, Note, Occurrence, Schedule, ScheduleOptions,
     SpecError, SpecField, SpecLimits, SpecProblem, SpecWarning, Swallowed, SwallowedTime, Upcoming, ZONE_DATA_VERSION,
 };
-pub use scheduler::{CloseReport, PlanStatus, PlanView, Scheduler, Scope, StillRunning};
+pub use scheduler::{CloseReport, PlanStatus, PlanView, Scheduler, StillRunning};
 pub use seam::{
     Asked, Board, Ending, Ledger, Mutex, NotStarted, Overlap, Retention, RunKind, StoreError, StoreErrorKind,
 };

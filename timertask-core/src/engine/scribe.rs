@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::candidate::has_own_permit;
 use super::claimer::ClaimerMail;
+use super::lapses::Lapses;
 use super::outbox::{GenerationOp, Outbox};
 use super::reports::Reports;
 use super::retention::Keeping;
@@ -41,6 +42,7 @@ pub(crate) struct Scribe {
     outbox: Outbox,
     walks: Walks,
     keeping: Keeping,
+    lapses: Lapses,
 }
 
 impl Scribe {
@@ -57,6 +59,7 @@ impl Scribe {
             outbox: Outbox::default(),
             walks: Walks::default(),
             keeping: Keeping::default(),
+            lapses: Lapses::default(),
             shared,
         }
     }
@@ -78,6 +81,7 @@ impl Scribe {
                         self.outbox.push([GenerationOp::Open(plan, None)]);
                     }
                 }
+                ScribeMail::Resumed(plan) => self.walks.resumed(plan.as_ref()),
                 ScribeMail::SteppedBack => {
                     let ids = self.shared.registry().ids();
                     self.outbox.push(ids.into_iter().map(GenerationOp::SetBack));
@@ -311,6 +315,7 @@ impl Scribe {
             self.shared.next_deadline(),
             self.outbox.due(),
             if closing { None } else { self.walks.due() },
+            if closing { None } else { self.lapses.due() },
             if closing { None } else { Some(self.sweep.due(&self.shared)) },
             if closing || !self.ends.is_empty() { None } else { self.keeping.due() },
         ];
@@ -386,8 +391,14 @@ impl Room for Scribe {
                     self.walks.want(plan);
                 }
             }
-            let mut lists = Lists { outbox: &mut self.outbox, walks: &mut self.walks, keeping: &mut self.keeping };
+            let mut lists = Lists {
+                outbox: &mut self.outbox,
+                walks: &mut self.walks,
+                keeping: &mut self.keeping,
+                lapses: &mut self.lapses,
+            };
             self.sweep.turn(&self.shared, mono, &mut lists);
+            self.lapses.turn(&self.shared, mono, &mut self.walks);
             self.walks.turn(&self.shared, mono);
             if self.ends.is_empty() {
                 self.keeping.turn(&self.shared, mono);

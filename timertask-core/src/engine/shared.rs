@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::live::Live;
 use super::mailbox::Mailbox;
 use super::outbox::GenerationOp;
+use super::pauses::Pauses;
 use super::reports::Reports;
 use super::stats::Counters;
 use super::{Installed, Registry};
@@ -24,6 +25,8 @@ use crate::run::RunCell;
 use crate::schedule::{Calendar, Dialect, Dst, SpecLimits};
 use crate::seam::{Answer, Ledger, Mutex, Outcome, Overlap, StoreError, StoreErrorKind};
 use crate::time::{Timestamp, Trigger};
+
+pub(crate) use crate::seam::matched;
 
 /// A heartbeat lease lasts this long,
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
@@ -94,6 +97,8 @@ pub(crate) enum ScribeMail {
     SteppedBack,
     /// The claimer met a plan that the ledger does not know.
     Unknown(Arc<Installed>),
+    /// A pause was ended here, of this plan or of all.
+    Resumed(Option<PlanId>),
 }
 
 /// What the rooms share. Held by them and by runs; the user's handle holds it too and closes it on its drop.
@@ -106,6 +111,7 @@ pub(crate) struct Shared {
     pub(crate) reports: Reports,
     pub(crate) counters: Counters,
     pub(crate) live: Live,
+    pub(crate) pauses: Pauses,
     registry: RwLock<Registry>,
     pub(crate) timer: Mailbox<TimerMail>,
     pub(crate) claimer: Mailbox<ClaimerMail>,
@@ -198,6 +204,7 @@ impl Shared {
             reports,
             counters: Counters::default(),
             live: Live::default(),
+            pauses: Pauses::default(),
             registry: RwLock::new(Registry::default()),
             timer: Mailbox::new(),
             claimer: Mailbox::new(),
@@ -430,18 +437,4 @@ impl Shared {
 fn panicked(call: &str, panic: Box<dyn std::any::Any + Send>) -> StoreError {
     let said = super::worker::panic_text(panic);
     StoreError::new(StoreErrorKind::Internal, format!("{call} panicked: {said}")).unknown_outcome()
-}
-
-/// An answer must have one value for each request; another number is a store that answers nonsense, of which nothing
-/// is believed.
-pub(crate) fn matched<T>(
-    call: &'static str,
-    wanted: usize,
-    answer: Answer<Vec<T>>,
-) -> Result<Answer<Vec<T>>, StoreError> {
-    if answer.value.len() == wanted {
-        return Ok(answer);
-    }
-    let what = format!("{call} was asked for {wanted} answers and gave {}", answer.value.len());
-    Err(StoreError::new(StoreErrorKind::Internal, what).unknown_outcome())
 }

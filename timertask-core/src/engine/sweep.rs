@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::candidate::Candidate;
 use super::claimer::ClaimerMail;
+use super::lapses::Lapses;
 use super::outbox::Outbox;
 use super::retention::Keeping;
 use super::shared::{RENEW_EVERY, Shared, matched};
@@ -46,6 +47,7 @@ pub(crate) struct Lists<'a> {
     pub(crate) outbox: &'a mut Outbox,
     pub(crate) walks: &'a mut Walks,
     pub(crate) keeping: &'a mut Keeping,
+    pub(crate) lapses: &'a mut Lapses,
 }
 
 impl Sweep {
@@ -122,9 +124,11 @@ impl Sweep {
             Query::Plans { namespace: shared.config.namespace.clone(), after: self.plans_after.take(), limit: PLANS };
         let Ok(answer) = shared.store("read", |ledger| ledger.read(&query)) else { return };
         let full = answer.value.plans.len() >= PLANS;
+        shared.pauses.saw(answer.value.plans.iter().map(|(key, row)| (key, Some(row))));
         // One plan a sweep is looked at for records that have grown old, in turn.
         let turn = self.round.checked_rem(answer.value.plans.len() as u64).unwrap_or(0);
         for (place, (key, row)) in (0..).zip(&answer.value.plans) {
+            lists.lapses.look(key, row, answer.now);
             let Some(id) = &key.plan else { continue };
             let Some(plan) = shared.registry().get(id) else { continue };
             if !plan.is_active() {

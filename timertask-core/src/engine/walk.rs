@@ -14,6 +14,7 @@ use super::candidate::{Candidate, Origin};
 use super::claimer::ClaimerMail;
 use super::shared::{RENEW_EVERY, Shared, matched};
 use super::sweep::failed_by_calendar;
+use crate::key::PlanId;
 use crate::observer::Event;
 use crate::plan::CatchUp;
 use crate::schedule::Schedule;
@@ -100,6 +101,13 @@ impl Walks {
     /// The claimer has an answer for the plan's missed slot.
     pub(crate) fn caught_up(&mut self, plan: &Installed, then: Duration) {
         self.go_on(plan.seq, then);
+    }
+
+    /// The plan, or all, is no longer paused.
+    pub(crate) fn resumed(&mut self, plan: Option<&PlanId>) {
+        let of = |walk: &&Walk| !walk.in_flight && plan.is_none_or(|plan| walk.plan.id == *plan);
+        let waiting: Vec<u32> = self.plans.values().filter(of).map(|walk| walk.plan.seq).collect();
+        waiting.into_iter().for_each(|seq| self.go_on(seq, Duration::ZERO));
     }
 
     fn go_on(&mut self, seq: u32, at: Duration) {
@@ -325,7 +333,7 @@ fn make_up(shared: &Shared, plan: &Arc<Installed>, cursor: Trigger, gap: &Gap, n
     let schedule = &plan.schedule;
     let oldest = oldest_wanted(plan, gap.closed, now);
     let drop_upto = |to: Trigger, reason: NotStarted| {
-        let count = count(schedule, cursor, to);
+        let count = counted(schedule, cursor, to);
         Next::Account(to, Cover::Range { count, reason })
     };
     // Where a mutex is all that instances share, it has lapsed by now.
@@ -383,7 +391,14 @@ fn nth_back(schedule: &Schedule, last: Trigger, n: u32, first: Trigger) -> Trigg
     at
 }
 
-fn count(schedule: &Schedule, after: Trigger, upto: Trigger) -> Option<u64> {
+/// How many slots the plan has in (after, upto], where this instance has its current version installed.
+pub(crate) fn count(shared: &Shared, plan: &PlanId, row: &PlanRow, after: Trigger, upto: Trigger) -> Option<u64> {
+    let plan = shared.registry().get(plan).filter(|plan| plan.fingerprint == row.generation.fingerprint)?;
+    // A calendar is user code.
+    catch_unwind(AssertUnwindSafe(|| counted(&plan.schedule, after, upto))).unwrap_or_default()
+}
+
+fn counted(schedule: &Schedule, after: Trigger, upto: Trigger) -> Option<u64> {
     let n = schedule.count_between(after, upto, COUNT);
     (n < COUNT).then_some(n)
 }

@@ -2,6 +2,7 @@
 
 mod apply;
 mod close;
+mod operate;
 mod source;
 mod view;
 
@@ -13,12 +14,13 @@ use crate::engine::{Health, Phase, Rooms, Shared, Stats};
 use crate::error::SchedulerError;
 use crate::job::Job;
 use crate::key::{InstanceId, PlanId};
+use crate::operate::Scope;
 use crate::plan::Plan;
 use crate::reconcile::ReconcileReport;
 use crate::record::RunRecord;
 
 pub use close::{CloseReport, StillRunning};
-pub use view::{PlanStatus, PlanView, Scope};
+pub use view::{PlanStatus, PlanView};
 
 /// One instance of the scheduler. A handle: clones are the same scheduler, which begins to close when the last one is
 /// dropped: keep one for as long as jobs are to run.
@@ -167,8 +169,7 @@ impl Scheduler {
     /// process's own.
     #[must_use]
     pub fn scope(&self) -> Scope {
-        let shared = &self.inner.shared;
-        if shared.config.exclusive || shared.mutex.is_some() { Scope::Process } else { Scope::Shared }
+        self.inner.scope()
     }
 
     /// How this instance is doing. Also after `close`.
@@ -194,6 +195,11 @@ impl Scheduler {
 impl Inner {
     pub(crate) fn running(&self) -> Result<(), SchedulerError> {
         if self.shared.is_closing() { Err(SchedulerError::Stopped) } else { Ok(()) }
+    }
+
+    fn scope(&self) -> Scope {
+        let shared = &self.shared;
+        if shared.config.exclusive || shared.mutex.is_some() { Scope::Process } else { Scope::Shared }
     }
 
     fn turn(&self) -> std::sync::MutexGuard<'_, ()> {

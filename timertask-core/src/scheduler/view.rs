@@ -10,16 +10,8 @@ use super::Inner;
 use crate::engine::{Installed, state};
 use crate::key::{Fingerprint, PlanId};
 use crate::schedule::Schedule;
+use crate::seam::Pause;
 use crate::time::Trigger;
-
-/// How far what a scheduler says of overlap, catch-up and history reaches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Scope {
-    /// All instances: they share a ledger.
-    Shared,
-    /// This process alone: it has a ledger to itself, with a mutex beside it or without.
-    Process,
-}
 
 /// How an installed plan stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +21,8 @@ pub enum PlanStatus {
     Pending,
     /// It runs at its trigger points.
     Active,
+    /// It, or all, is paused, as far as this instance has seen: nothing of it starts; its slots wait.
+    Paused,
     /// Its calendar panicked; searched again at the next reconcile.
     Failed,
 }
@@ -57,6 +51,8 @@ pub struct PlanView {
     pub previous: Option<DateTime<Utc>>,
     /// Its next trigger point.
     pub next: Option<DateTime<Utc>>,
+    /// The pause that it is under, by itself or with all.
+    pub pause: Option<Arc<Pause>>,
     /// Why it does not run, or is not what the last set wanted.
     pub why_not: Option<String>,
 }
@@ -75,7 +71,9 @@ impl Inner {
 
     fn view(&self, plan: &Arc<Installed>) -> PlanView {
         let now = self.shared.clock.now().trigger();
+        let pause = self.shared.pauses.of(&plan.id);
         let status = match plan.state() {
+            state::ACTIVE if pause.is_some() => PlanStatus::Paused,
             state::ACTIVE => PlanStatus::Active,
             state::FAILED => PlanStatus::Failed,
             _ => PlanStatus::Pending,
@@ -90,6 +88,7 @@ impl Inner {
         let why_not = match status {
             PlanStatus::Pending => Some("the ledger has not opened it yet".to_owned()),
             PlanStatus::Failed => Some("its calendar panicked; searched again at the next reconcile".to_owned()),
+            PlanStatus::Paused => pause.as_ref().map(ToString::to_string),
             PlanStatus::Active if self.shared.is_skewed() => Some("the clock is too far off the store's".to_owned()),
             PlanStatus::Active if next.is_none() && failed.is_none() => Some("it has no trigger point left".to_owned()),
             PlanStatus::Active => failed,
@@ -105,6 +104,7 @@ impl Inner {
             status,
             previous: previous.filter(|at| *at > plan.effective_from()).map(Trigger::to_datetime),
             next: next.map(Trigger::to_datetime),
+            pause,
             why_not,
         }
     }

@@ -506,3 +506,17 @@ pub struct Purged {
     /// Whether more is to be deleted.
     pub more: bool,
 }
+
+/// An answer must have one value for each request; another number is a store that answers nonsense, of which nothing
+/// is believed.
+pub(crate) fn matched<T>(
+    call: &'static str,
+    wanted: usize,
+    answer: Answer<Vec<T>>,
+) -> Result<Answer<Vec<T>>, StoreError> {
+    if answer.value.len() == wanted {
+        return Ok(answer);
+    }
+    let what = format!("{call} was asked for {wanted} answers and gave {}", answer.value.len());
+    Err(StoreError::new(super::StoreErrorKind::Internal, what).unknown_outcome())
+}

@@ -10,6 +10,7 @@ mod rows;
 mod store_error;
 
 pub use board::{Board, Posting, PostingKind};
+pub(crate) use ledger::matched;
 pub use ledger::{
     Answer, Applied, Claim, ClaimRequest, Cover, Durability, EndOp, EndRequest, Ended, Gate, Grant, Ledger, Outcome,
     Page, PageToken, PlanOp, PlanState, Purged, Query, Refusal, Renewal, Retention, Term,

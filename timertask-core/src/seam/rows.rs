@@ -51,6 +51,17 @@ pub struct Pause {
     pub until: Option<Timestamp>,
 }
 
+/// In words: `paused by ana since 2026-01-01T00:00:00Z until 2026-01-01T02:00:00Z: the database moves`.
+impl fmt::Display for Pause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "paused by {} since {}", self.by, self.since)?;
+        if let Some(until) = self.until {
+            write!(f, " until {until}")?;
+        }
+        write!(f, ": {}", self.why)
+    }
+}
+
 /// Why a slot came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -1,0 +1,255 @@
+//! What operators do with plans, in the service itself or from another process: pause and resume, cancel.
+//!
+//! All of it is decided in the ledger, so it works wherever the plans run, and whether they run at all. Who may do it is
+//! the caller's to decide: nothing here asks for a permission.
+//!
+//! * `pause`: stopping a plan, or all, for a while
+//! * `cancel`: telling a run to stop
+
+mod cancel;
+mod pause;
+
+use std::fmt;
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+
+use crate::key::{IdError, Namespace, PlanId, PlanKey, SlotKey};
+use crate::seam::{Asked, Ledger, Outcome, Pause, PlanOp, PlanRow, PlanState, StoreError, StoreErrorKind, matched};
+use crate::time::{Timestamp, Trigger};
+
+pub use cancel::{CancelOutcome, Cancelled};
+pub(crate) use pause::{EndOfAll, has_lapsed};
+pub use pause::{Paused, Resume, ResumeOutcome, Resumed};
+
+/// How far what is said of overlap, pauses, catch-up and history reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// All instances: they share a ledger.
+    Shared,
+    /// This process alone: it has a ledger to itself, with a mutex beside it or without.
+    Process,
+}
+
+/// An operator's way to a ledger, without a scheduler: for admin pages, programs and scripts beside the service. A
+/// [`Scheduler`](crate::Scheduler) has the same methods.
+///
+/// Who may call them is for you to decide. Who did, and why, is kept with what they did.
+///
+/// ```
+/// # extern crate timertask_core as timertask;
+/// use timertask::operate::{Operator, Resume};
+/// use timertask::{Asked, MemLedger, Plan, Run, Scheduler};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let ledger = MemLedger::new();
+/// let scheduler = Scheduler::builder(|_: &Run| Ok(())).ledger(ledger.clone()).start()?;
+/// scheduler.reconcile([Plan::new("report", "30 2 * * *")])?;
+///
+/// // Elsewhere, on the same ledger:
+/// let operator = Operator::new(ledger, Default::default());
+/// operator.pause_all(&Asked::new("ana", "the database moves tonight")?, None)?;
+/// assert_eq!(operator.all_paused()?.unwrap().by, "ana");
+/// operator.resume_all(Resume::FromNow, None)?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Operator {
+    ledger: Arc<dyn Ledger>,
+    namespace: Namespace,
+}
+
+impl Operator {
+    /// An operator of the plans in `namespace` of `ledger`; the default namespace is that of schedulers that set none.
+    #[must_use]
+    pub fn new(ledger: impl Ledger + 'static, namespace: Namespace) -> Self {
+        Self { ledger: Arc::new(ledger), namespace }
+    }
+
+    fn desk(&self) -> Desk<'_> {
+        Desk { ledger: &*self.ledger, namespace: &self.namespace, scope: Scope::Shared, count: &|_, _, _, _| None }
+    }
+
+    /// Stops a plan: nothing of it starts, on any instance, until it is resumed or `until` has passed. What runs goes on.
+    /// Its slots wait; whether they are made up then is [`Resume`]'s to say. A `run_now` and a backfill pass. A plan that
+    /// is paused already keeps its pause.
+    ///
+    /// After `until` the first instance that sees it resumes the plan, [`Resume::FromNow`] from that instant on.
+    ///
+    /// # Errors
+    /// [`OperateError`]; nothing is paused then, but where the store's word got lost it may be.
+    ///
+    /// # Blocking
+    /// Two calls of the store.
+    pub fn pause(&self, plan: &str, asked: &Asked, until: Option<DateTime<Utc>>) -> Result<Paused, OperateError> {
+        self.desk().pause(&self.desk().plan(plan)?, asked, until)
+    }
+
+    /// Stops all plans of the namespace, those that are added later too, as [`pause`](Self::pause) does one.
+    ///
+    /// # Errors
+    /// As [`pause`](Self::pause).
+    ///
+    /// # Blocking
+    /// Two calls of the store.
+    pub fn pause_all(&self, asked: &Asked, until: Option<DateTime<Utc>>) -> Result<Paused, OperateError> {
+        self.desk().pause(&self.desk().whole(), asked, until)
+    }
+
+    /// Ends the pause of a plan: the one that you saw, if `seen` names one, else the one that is in force now. What fell
+    /// into the pause is accounted for or made up as `how` says. A pause of all stays.
+    ///
+    /// Where a call fails halfway the plan stays paused; repeat it.
+    ///
+    /// # Errors
+    /// [`OperateError`].
+    ///
+    /// # Blocking
+    /// A few calls of the store.
+    pub fn resume(&self, plan: &str, how: Resume, seen: Option<&Pause>) -> Result<Resumed, OperateError> {
+        self.desk().resume(&self.desk().plan(plan)?, how, seen)
+    }
+
+    /// Ends the pause of all, as [`resume`](Self::resume) does that of one plan. Plans that are paused by themselves stay
+    /// so, and what fell into the pause of all is theirs to account for.
+    ///
+    /// [`Resume::FromNow`] accounts for one plan after the other before the pause ends. What falls due meanwhile is the
+    /// plans' catch-up policies' to decide.
+    ///
+    /// # Errors
+    /// [`OperateError`].
+    ///
+    /// # Blocking
+    /// A few calls of the store for every 500 plans that the ledger knows.
+    pub fn resume_all(&self, how: Resume, seen: Option<&Pause>) -> Result<Resumed, OperateError> {
+        self.desk().resume_all(how, seen)
+    }
+
+    /// The pause of a plan by itself, whether or not all are paused.
+    ///
+    /// # Errors
+    /// [`OperateError::Unknown`] where the ledger does not know the plan; [`OperateError::Store`].
+    ///
+    /// # Blocking
+    /// One call of the store.
+    pub fn paused(&self, plan: &str) -> Result<Option<Arc<Pause>>, OperateError> {
+        let desk = self.desk();
+        let (row, _) = desk.row(&desk.plan(plan)?)?;
+        Ok(row.pause)
+    }
+
+    /// The pause of all.
+    ///
+    /// # Errors
+    /// [`OperateError::Store`].
+    ///
+    /// # Blocking
+    /// One call of the store.
+    pub fn all_paused(&self) -> Result<Option<Arc<Pause>>, OperateError> {
+        let desk = self.desk();
+        let (state, _) = desk.ask_one(&desk.whole(), PlanOp::Read)?;
+        Ok(state.row.and_then(|row| row.pause))
+    }
+
+    /// Tells a run to stop: its instance learns of it at its next renewal, at most ten seconds later, fires the run's token,
+    /// and the run ends as cancelled if its job then returns an error. A job that does not listen goes on.
+    ///
+    /// # Errors
+    /// [`OperateError`].
+    ///
+    /// # Blocking
+    /// At most two calls of the store.
+    pub fn cancel(&self, slot: &SlotKey, asked: &Asked) -> Result<Cancelled, OperateError> {
+        self.desk().cancel(slot, asked)
+    }
+}
+
+impl fmt::Debug for Operator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operator").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+/// Why an operator's request came to nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OperateError {
+    /// The plan's id is not allowed.
+    #[error(transparent)]
+    Id(#[from] IdError),
+    /// The ledger does not know the plan: no instance has ever opened it. Look at the spelling.
+    #[error("the ledger does not know the plan {0:?}")]
+    Unknown(PlanId),
+    /// The pause would be over before it begins. Give a later end, or none.
+    #[error("a pause until {until}, and it is {now} by the store's clock; give a later end, or none")]
+    Until {
+        /// When it would have ended.
+        until: Timestamp,
+        /// The store's clock.
+        now: Timestamp,
+    },
+    /// The slot is of another namespace.
+    #[error("slot {slot} is not of the namespace {namespace:?}")]
+    Namespace {
+        /// The slot.
+        slot: SlotKey,
+        /// The operator's.
+        namespace: Namespace,
+    },
+    /// The plan's records moved on at each of several attempts. Try again; the plan stays paused.
+    #[error("the records of plan {0:?} moved on at each attempt; it stays paused; try again")]
+    Busy(PlanId),
+    /// The store could not decide; its source says why. Asking again is safe.
+    #[error("the store could not decide")]
+    Store(#[from] StoreError),
+}
+
+/// How many slots the plan's schedule has in (after, upto]; `None` where the caller does not know its current schedule.
+pub(crate) type Count<'a> = &'a dyn Fn(&PlanId, &PlanRow, Trigger, Trigger) -> Option<u64>;
+
+/// A ledger, and what is known of it: what all methods of operators come down to.
+#[derive(Clone, Copy)]
+pub(crate) struct Desk<'a> {
+    pub(crate) ledger: &'a dyn Ledger,
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) scope: Scope,
+    pub(crate) count: Count<'a>,
+}
+
+impl Desk<'_> {
+    pub(crate) fn plan(&self, id: &str) -> Result<PlanKey, OperateError> {
+        Ok(PlanKey::new(self.namespace.clone(), PlanId::new(id)?))
+    }
+
+    pub(crate) fn whole(&self) -> PlanKey {
+        PlanKey::whole(self.namespace.clone())
+    }
+
+    fn ask(&self, requests: &[(PlanKey, PlanOp)]) -> Outcome<Vec<PlanState>> {
+        matched("plan", requests.len(), self.ledger.plan(requests)?)
+    }
+
+    fn ask_one(&self, key: &PlanKey, op: PlanOp) -> Result<(PlanState, Timestamp), OperateError> {
+        let mut answer = self.ask(&[(key.clone(), op)])?;
+        let state = answer.value.pop().ok_or_else(|| nonsense("no answer to a request"))?;
+        Ok((state, answer.now))
+    }
+
+    /// A plan's row, and the store's clock.
+    fn row(&self, key: &PlanKey) -> Result<(PlanRow, Timestamp), OperateError> {
+        let (state, now) = self.ask_one(key, PlanOp::Read)?;
+        state.row.map(|row| (row, now)).ok_or_else(|| unknown(key))
+    }
+}
+
+/// What is known of a plan without a row.
+fn unknown(key: &PlanKey) -> OperateError {
+    match &key.plan {
+        Some(plan) => OperateError::Unknown(plan.clone()),
+        None => OperateError::Store(nonsense("a request on the whole namespace left no row")),
+    }
+}
+
+fn nonsense(what: &str) -> StoreError {
+    StoreError::new(StoreErrorKind::Internal, what)
+}
