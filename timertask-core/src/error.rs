@@ -94,6 +94,9 @@ pub enum SchedulerError {
     /// The system refused a thread; its source says why.
     #[error("a thread could not be started")]
     Thread(#[source] std::io::Error),
+    /// No plan of this id is installed here. The ids are in [`plans`](crate::Scheduler::plans).
+    #[error("no plan {0:?} is installed here")]
+    NotInstalled(String),
     /// An operator's request came to nothing.
     #[error(transparent)]
     Operate(#[from] crate::operate::OperateError),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::budget::RetryBudget;
+use crate::key::{Fingerprint, PlanId};
 use crate::schedule::Dst;
 use crate::seam::Overlap;
 use crate::time::Trigger;
@@ -245,4 +246,13 @@ impl fmt::Debug for Plan {
             .field("payload_bytes", &self.payload.as_ref().map_or(0, |p| p.len()))
             .finish_non_exhaustive()
     }
+}
+
+/// The plan's share of its spread: whole seconds in [0, spread), made from its id. The upper half of the hash, since the lower bits of
+/// FNV mix less well.
+pub(crate) fn spread_offset(id: &PlanId, spread: Duration) -> u32 {
+    let seconds = spread.as_secs().saturating_add(u64::from(spread.subsec_nanos() > 0));
+    let seconds = u32::try_from(seconds).unwrap_or(u32::MAX).max(1);
+    let hash = Fingerprint::EMPTY.and(id.as_str().as_bytes()).bits() >> 64;
+    u32::try_from(hash % u128::from(seconds)).unwrap_or(0)
 }

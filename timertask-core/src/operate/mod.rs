@@ -5,9 +5,12 @@
 //!
 //! * `pause`: stopping a plan, or all, for a while
 //! * `cancel`: telling a run to stop
+//! * `audit`, `state`: what became of each slot
 
+mod audit;
 mod cancel;
 mod pause;
+mod state;
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,9 +21,11 @@ use crate::key::{IdError, Namespace, PlanId, PlanKey, SlotKey};
 use crate::seam::{Asked, Ledger, Outcome, Pause, PlanOp, PlanRow, PlanState, StoreError, StoreErrorKind, matched};
 use crate::time::{Timestamp, Trigger};
 
+pub use audit::{Audit, AuditSlot, Finding};
 pub use cancel::{CancelOutcome, Cancelled};
 pub(crate) use pause::{EndOfAll, has_lapsed};
 pub use pause::{Paused, Resume, ResumeOutcome, Resumed};
+pub use state::{AuditState, Expected, Waits};
 
 /// How far what is said of overlap, pauses, catch-up and history reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -162,6 +167,25 @@ impl Operator {
     pub fn cancel(&self, slot: &SlotKey, asked: &Asked) -> Result<Cancelled, OperateError> {
         self.desk().cancel(slot, asked)
     }
+
+    /// What became of each slot in (`after`, `upto`] that `expected` tells to expect, since the plan's current generation
+    /// began; with the records of earlier generations and of manual runs beside them. At most 10,000 slots are answered at
+    /// once: see [`Audit::more`].
+    ///
+    /// # Errors
+    /// [`OperateError`].
+    ///
+    /// # Blocking
+    /// A few calls of the store, and one for every 1,000 records.
+    pub fn audit(
+        &self,
+        plan: &str,
+        expected: &Expected,
+        after: DateTime<Utc>,
+        upto: DateTime<Utc>,
+    ) -> Result<Audit, OperateError> {
+        self.desk().audit(plan, expected, after, upto)
+    }
 }
 
 impl fmt::Debug for Operator {
@@ -199,6 +223,13 @@ pub enum OperateError {
     /// The plan's records moved on at each of several attempts. Try again; the plan stays paused.
     #[error("the records of plan {0:?} moved on at each attempt; it stays paused; try again")]
     Busy(PlanId),
+    /// The ledger has another version of the plan than the one that is meant, whose slots are not known here. Ask an instance
+    /// that has it.
+    #[error("plan {0:?} is under another version in the ledger, whose slots are not known here")]
+    OtherVersion(PlanId),
+    /// The plan's calendar panicked while its slots were looked for.
+    #[error("calendar {0:?} panicked")]
+    CalendarPanicked(String),
     /// The store could not decide; its source says why. Asking again is safe.
     #[error("the store could not decide")]
     Store(#[from] StoreError),

@@ -246,7 +246,7 @@ impl Inner {
             on_orphan: rest.on_orphan.unwrap_or(defaults.on_orphan),
             retry,
         };
-        let offset = offset(&id, rest.spread);
+        let offset = crate::plan::spread_offset(&id, rest.spread);
         Ok(Wanted { id, fingerprint, schedule, policy, payload: plan.payload.as_deref().map(Box::from), offset })
     }
 
@@ -356,15 +356,6 @@ impl Inner {
         report.failed.clone_from(&difference.failed);
         report
     }
-}
-
-/// The plan's spread: whole seconds in [0, spread), made from its id. The upper half of the hash, since the lower bits of
-/// FNV mix less well.
-fn offset(id: &PlanId, spread: Duration) -> u32 {
-    let seconds = spread.as_secs().saturating_add(u64::from(spread.subsec_nanos() > 0));
-    let seconds = u32::try_from(seconds).unwrap_or(u32::MAX).max(1);
-    let hash = Fingerprint::EMPTY.and(id.as_str().as_bytes()).bits() >> 64;
-    u32::try_from(hash % u128::from(seconds)).unwrap_or(0)
 }
 
 /// At most 40 characters of a text that came from outside.

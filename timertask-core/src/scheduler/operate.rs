@@ -1,6 +1,7 @@
 //! What operators ask of a scheduler: the methods of [`Operator`](crate::Operator), with what this instance knows besides.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
@@ -8,7 +9,7 @@ use super::{Inner, Scheduler};
 use crate::engine::{ScribeMail, Watched, count};
 use crate::error::SchedulerError;
 use crate::key::{PlanId, SlotKey};
-use crate::operate::{Cancelled, Desk, OperateError, Paused, Resume, ResumeOutcome, Resumed};
+use crate::operate::{Audit, Cancelled, Desk, Expected, OperateError, Paused, Resume, ResumeOutcome, Resumed};
 use crate::seam::{Asked, Pause};
 
 impl Scheduler {
@@ -86,6 +87,28 @@ impl Scheduler {
     /// At most two calls of the store.
     pub fn cancel(&self, slot: &SlotKey, asked: &Asked) -> Result<Cancelled, SchedulerError> {
         self.inner.operate(|desk| desk.cancel(slot, asked))
+    }
+
+    /// What became of each slot of an installed plan in (`after`, `upto`]: see
+    /// [`Operator::audit`](crate::Operator::audit).
+    ///
+    /// # Errors
+    /// [`SchedulerError::NotInstalled`], else as [`pause`](Self::pause).
+    ///
+    /// # Blocking
+    /// A few calls of the store, and one for every 1,000 records.
+    pub fn audit(&self, plan: &str, after: DateTime<Utc>, upto: DateTime<Utc>) -> Result<Audit, SchedulerError> {
+        let installed = self.inner.shared.registry().find(plan).cloned();
+        let installed = installed.ok_or_else(|| SchedulerError::NotInstalled(plan.to_owned()))?;
+        let expected = Expected {
+            schedule: Arc::clone(&installed.schedule),
+            spread: Duration::ZERO,
+            offset: Some(Duration::from_secs(u64::from(installed.offset))),
+            start_window: installed.policy.start_window,
+            starts: Some(installed.policy.on_orphan.attempts_allowed()),
+            fingerprint: Some(installed.fingerprint),
+        };
+        self.inner.operate(|desk| desk.audit(plan, &expected, after, upto))
     }
 }
 

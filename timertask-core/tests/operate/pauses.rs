@@ -1,37 +1,16 @@
 //! Pauses: of a plan and of all, until resumed or until their own end; what becomes of the slots that fell into them.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod common;
-
-use common::*;
-use timertask_core::key::Namespace;
+use super::common::*;
+use super::{ana, operator, two};
 use timertask_core::operate::{ResumeOutcome, Scope};
-use timertask_core::{Asked, CatchUp, MemLedger, Operator, Plan, PlanStatus, Resume, Scheduler};
+use timertask_core::{CatchUp, PlanStatus, Resume};
 use timertask_testkit::FakeClock;
-
-fn ana() -> Asked {
-    Asked::new("ana", "the database moves").unwrap()
-}
-
-fn operator(ledger: &MemLedger) -> Operator {
-    Operator::new(ledger.clone(), Namespace::default())
-}
-
-/// Two instances on one ledger, with this plan.
-fn two(clock: &FakeClock, ledger: &MemLedger, log: &Log, plan: impl Fn() -> Plan) -> [Scheduler; 2] {
-    ["a", "b"].map(|name| {
-        let scheduler = start(Scheduler::builder(recorder(log)).instance(name), &clock.view(name), ledger);
-        scheduler.reconcile([plan()]).unwrap();
-        scheduler
-    })
-}
 
 #[test]
 fn a_paused_plan_starts_nothing_and_from_now_makes_nothing_up() {
     let (clock, log) = (FakeClock::new(), Log::default());
     let ledger = ledger(&clock);
-    let [a, b] = two(&clock, &ledger, &log, || minutely("p").catch_up(CatchUp::All { cap: 100 }));
+    let [a, b] = two(&clock, &ledger, || recorder(&log), &[minutely("p").catch_up(CatchUp::All { cap: 100 })]);
     clock.advance(secs(65));
     let paused = a.pause("p", &ana(), None).unwrap();
     assert_eq!((paused.already, paused.scope, paused.pause.by.as_str()), (false, Scope::Shared, "ana"));
