@@ -61,8 +61,11 @@ impl Claimer {
                 }
                 return None;
             }
-            // It waits for the plan to be resumed.
-            Claim::Refused(Refusal::Paused) => then = mono + RENEW_EVERY,
+            // It waits for the plan to be resumed, and a walk looks whether it is.
+            Claim::Refused(Refusal::Paused) => {
+                self.shared.want_walk(&candidate.plan);
+                then = mono + RENEW_EVERY;
+            }
             // Somebody accounted for it, or it is too old to know.
             Claim::Refused(_) => then = mono + ASK_AGAIN,
         }

@@ -399,7 +399,7 @@ impl Room for Scribe {
             };
             self.sweep.turn(&self.shared, mono, &mut lists);
             self.lapses.turn(&self.shared, mono, &mut self.walks);
-            self.walks.turn(&self.shared, mono);
+            self.walks.turn(&self.shared, mono, &mut self.lapses);
             if self.ends.is_empty() {
                 self.keeping.turn(&self.shared, mono);
             }

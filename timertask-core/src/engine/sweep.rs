@@ -139,7 +139,7 @@ impl Sweep {
             }
             lists.outbox.look(shared, &plan, row, answer.now);
             // A calendar is user code.
-            match catch_unwind(AssertUnwindSafe(|| lags(&plan, row, answer.now))) {
+            match catch_unwind(AssertUnwindSafe(|| lags(shared, &plan, row, answer.now))) {
                 Ok(true) => lists.walks.hurry(plan),
                 Ok(false) => {}
                 Err(panic) => failed_by_calendar(&plan, panic),
@@ -159,9 +159,9 @@ pub(crate) fn failed_by_calendar(plan: &Installed, panic: Box<dyn std::any::Any 
 }
 
 /// Whether a slot whose window has closed lies behind the cursor.
-fn lags(plan: &Installed, row: &PlanRow, now: Timestamp) -> bool {
+fn lags(shared: &Shared, plan: &Installed, row: &PlanRow, now: Timestamp) -> bool {
     let next = plan.schedule.next_trigger(row.cursor);
-    row.pause.is_none() && next.is_some_and(|next| next <= plan.closed_upto(now))
+    shared.pauses.of(&plan.id).is_none() && next.is_some_and(|next| next <= plan.closed_upto(now))
 }
 
 fn installed(shared: &Shared, key: &SlotKey) -> Option<Arc<Installed>> {
@@ -193,13 +193,16 @@ fn settle_open(shared: &Shared, slots: &[SlotRow], now: Timestamp) {
     if open.is_empty() {
         return;
     }
-    let keys: Vec<(PlanKey, PlanOp)> = open.iter().map(|slot| (slot.key.plan.clone(), PlanOp::Read)).collect();
+    let whole = PlanKey::whole(shared.config.namespace.clone());
+    let plans = open.iter().map(|slot| slot.key.plan.clone()).chain([whole]);
+    let keys: Vec<(PlanKey, PlanOp)> = plans.map(|plan| (plan, PlanOp::Read)).collect();
     let answer = shared.store("plan", |ledger| matched("plan", keys.len(), ledger.plan(&keys)?));
-    let Ok(answer) = answer else { return };
+    let Ok(mut answer) = answer else { return };
+    let all_paused = answer.value.pop().and_then(|whole| whole.row).is_some_and(|whole| whole.pause.is_some());
     let mut requests = Vec::new();
     for (slot, state) in open.into_iter().zip(answer.value) {
         let Some(row) = state.row else { continue };
-        match what_of(shared, slot, &row, now) {
+        match what_of(shared, slot, &row, all_paused, now) {
             WhatOf::Leave => {}
             WhatOf::Claim(candidate) => shared.claimer.send(ClaimerMail::Found(candidate)),
             WhatOf::Rest(reason) => {
@@ -216,7 +219,7 @@ enum WhatOf {
     Rest(NotStarted),
 }
 
-fn what_of(shared: &Shared, slot: &SlotRow, row: &PlanRow, now: Timestamp) -> WhatOf {
+fn what_of(shared: &Shared, slot: &SlotRow, row: &PlanRow, all_paused: bool, now: Timestamp) -> WhatOf {
     let Some(plan) = installed(shared, &slot.key) else {
         return if row.closed { WhatOf::Rest(NotStarted::Disabled) } else { WhatOf::Leave };
     };
@@ -224,6 +227,10 @@ fn what_of(shared: &Shared, slot: &SlotRow, row: &PlanRow, now: Timestamp) -> Wh
     let operators = matches!(slot.kind, RunKind::Manual | RunKind::Backfill);
     if !operators && at <= row.generation.effective_from {
         return WhatOf::Rest(NotStarted::Edited);
+    }
+    if !operators && (all_paused || row.pause.is_some()) {
+        // It waits until the plan is resumed.
+        return WhatOf::Leave;
     }
     let Ok((prev, next)) =
         catch_unwind(AssertUnwindSafe(|| (plan.schedule.prev_trigger(at), plan.schedule.next_trigger(at))))

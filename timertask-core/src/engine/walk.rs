@@ -12,13 +12,14 @@ use std::time::Duration;
 use super::Installed;
 use super::candidate::{Candidate, Origin};
 use super::claimer::ClaimerMail;
+use super::lapses::Lapses;
 use super::shared::{RENEW_EVERY, Shared, matched};
 use super::sweep::failed_by_calendar;
-use crate::key::PlanId;
+use crate::key::{PlanId, PlanKey};
 use crate::observer::Event;
 use crate::plan::CatchUp;
 use crate::schedule::Schedule;
-use crate::seam::{Applied, Cover, NotStarted, Overlap, PlanOp, PlanRow, PlanState, Query, RunKind};
+use crate::seam::{Applied, Cover, NotStarted, Overlap, Pause, PlanOp, PlanRow, PlanState, Query, RunKind};
 use crate::time::{Timestamp, Trigger};
 
 /// So many slots are looked up in one step,
@@ -38,6 +39,8 @@ struct Walk {
     /// When the plan was last seen running, for policies under which a slot may be waiting for that to end.
     seen_running: Option<Duration>,
     told: bool,
+    /// It was seen paused: a slot whose start window is open may have been refused.
+    paused: bool,
 }
 
 /// The plans that are being walked, by install number, and when those go on that are not in flight.
@@ -45,6 +48,8 @@ struct Walk {
 pub(crate) struct Walks {
     plans: HashMap<u32, Walk>,
     order: BTreeSet<(Duration, u32)>,
+    /// All are paused: no step before this monotonic time.
+    hold: Option<Duration>,
 }
 
 /// What a step came to.
@@ -84,7 +89,7 @@ impl Walks {
         let seq = plan.seq;
         self.plans.entry(seq).or_insert_with(|| {
             self.order.insert((Duration::ZERO, seq));
-            Walk { plan, not_before: Duration::ZERO, in_flight: false, seen_running: None, told: false }
+            Walk { plan, not_before: Duration::ZERO, in_flight: false, seen_running: None, told: false, paused: false }
         });
     }
 
@@ -105,6 +110,7 @@ impl Walks {
 
     /// The plan, or all, is no longer paused.
     pub(crate) fn resumed(&mut self, plan: Option<&PlanId>) {
+        self.hold = None;
         let of = |walk: &&Walk| !walk.in_flight && plan.is_none_or(|plan| walk.plan.id == *plan);
         let waiting: Vec<u32> = self.plans.values().filter(of).map(|walk| walk.plan.seq).collect();
         waiting.into_iter().for_each(|seq| self.go_on(seq, Duration::ZERO));
@@ -118,12 +124,15 @@ impl Walks {
     }
 
     pub(crate) fn due(&self) -> Option<Duration> {
-        self.order.first().map(|(at, _)| *at)
+        self.order.first().map(|(at, _)| (*at).max(self.hold.unwrap_or_default()))
     }
 
     /// Takes those out whose time has come, up to as many as take a step together.
     fn ready(&mut self, mono: Duration) -> Vec<Walk> {
         let mut ready = Vec::new();
+        if self.hold.is_some_and(|until| mono < until) {
+            return ready;
+        }
         while ready.len() < PLANS_AT_ONCE
             && let Some(&(at, seq)) = self.order.first()
             && at <= mono
@@ -148,7 +157,7 @@ impl Walks {
     }
 
     /// A step for some plans.
-    pub(crate) fn turn(&mut self, shared: &Shared, mono: Duration) {
+    pub(crate) fn turn(&mut self, shared: &Shared, mono: Duration, lapses: &mut Lapses) {
         let mut ready = self.ready(mono);
         if ready.is_empty() {
             return;
@@ -159,15 +168,32 @@ impl Walks {
             return;
         }
         ready.retain(|walk| walk.plan.is_active());
-        let reads = ready.iter().map(|walk| (shared.plan_key(&walk.plan.id), PlanOp::Read)).collect();
-        let Some((states, now)) = ask(shared, reads) else {
+        if ready.is_empty() {
+            return;
+        }
+        let all = PlanKey::whole(shared.config.namespace.clone());
+        let keys: Vec<PlanKey> = ready.iter().map(|walk| shared.plan_key(&walk.plan.id)).chain([all]).collect();
+        let read = ask(shared, keys.iter().map(|key| (key.clone(), PlanOp::Read)).collect());
+        let Some((mut states, now)) = read else {
             ready.into_iter().for_each(|walk| self.put_back(walk, Step::At(later), mono));
             return;
         };
+        let rows = || keys.iter().zip(states.iter().map(|state| state.row.as_ref()));
+        shared.pauses.saw(rows());
+        rows().for_each(|(key, row)| row.into_iter().for_each(|row| lapses.look(key, row, now)));
+        let all = states.pop().and_then(|all| all.row);
+        if let Some(pause) = all.and_then(|all| all.pause) {
+            // Slots wait until all is resumed.
+            ready.into_iter().for_each(|walk| self.put_back(walk, Step::Again, mono));
+            self.plans.values_mut().for_each(|walk| walk.paused = true);
+            self.hold = Some(look_again(&pause, now, mono));
+            return;
+        }
+        self.hold = None;
         // First over what has rows already.
-        let begun = ready.into_iter().zip(states).filter_map(|(walk, state)| {
+        let begun = ready.into_iter().zip(states).filter_map(|(mut walk, state)| {
             let plan = Arc::clone(&walk.plan);
-            match contained(&plan, || begin(&walk, state.row, now, mono)) {
+            match contained(&plan, || begin(shared, &mut walk, state.row, now, mono)) {
                 Ok((row, upto, slots)) => Some(Stepping { walk, row, upto, slots }),
                 Err(step) => {
                     self.put_back(walk, step, mono);
@@ -233,7 +259,7 @@ fn contained<T>(plan: &Installed, f: impl FnOnce() -> Result<T, Step>) -> Result
     })
 }
 
-fn ask(shared: &Shared, requests: Vec<(crate::key::PlanKey, PlanOp)>) -> Option<(Vec<PlanState>, Timestamp)> {
+fn ask(shared: &Shared, requests: Vec<(PlanKey, PlanOp)>) -> Option<(Vec<PlanState>, Timestamp)> {
     if requests.is_empty() {
         return Some((Vec::new(), shared.clock.now()));
     }
@@ -243,22 +269,27 @@ fn ask(shared: &Shared, requests: Vec<(crate::key::PlanKey, PlanOp)>) -> Option<
 
 /// The slots after the cursor that are due, a step's worth.
 fn begin(
-    walk: &Walk,
+    shared: &Shared,
+    walk: &mut Walk,
     row: Option<PlanRow>,
     now: Timestamp,
     mono: Duration,
 ) -> Result<(PlanRow, Trigger, Vec<Trigger>), Step> {
-    let plan = &walk.plan;
+    let plan = Arc::clone(&walk.plan);
     let Some(row) = row else { return Err(Step::Done) };
     if row.generation.fingerprint != plan.fingerprint || row.closed {
         // The current generation's instances know its slots.
         return Err(Step::Done);
     }
-    if row.pause.is_some() {
+    if let Some(pause) = &row.pause {
         // Its slots wait until it is resumed.
-        return Err(Step::At(mono + RENEW_EVERY));
+        walk.paused = true;
+        return Err(Step::At(look_again(pause, now, mono)));
     }
     let upto = Trigger::from_secs(now.trigger().as_secs().saturating_sub(i64::from(plan.offset)));
+    if std::mem::take(&mut walk.paused) {
+        start_live(shared, &plan, &row, upto, now);
+    }
     let mut slots = Vec::new();
     let mut at = row.cursor;
     while slots.len() < STEP
@@ -268,6 +299,22 @@ fn begin(
         at = next;
     }
     if slots.is_empty() { Err(Step::Done) } else { Ok((row, upto, slots)) }
+}
+
+/// When to look again whether a pause is over: each sweep, and when it ends by itself.
+fn look_again(pause: &Pause, now: Timestamp, mono: Duration) -> Duration {
+    let end = pause.until.filter(|until| *until > now).map_or(RENEW_EVERY, |until| until.since(now));
+    mono + end.min(RENEW_EVERY)
+}
+
+/// After a pause: a slot whose start window is open was refused when it fell due, and is live now.
+fn start_live(shared: &Shared, plan: &Arc<Installed>, row: &PlanRow, upto: Trigger, now: Timestamp) {
+    let newest = plan.schedule.prev_trigger(successor(upto));
+    let live = |at: &Trigger| *at > row.cursor && now <= plan.due(*at).saturating_add(plan.policy.start_window);
+    let Some(at) = newest.filter(live) else { return };
+    let prev = plan.schedule.prev_trigger(at);
+    let candidate = Candidate::new(shared, Arc::clone(plan), at, prev, RunKind::Scheduled, Origin::Sweep);
+    shared.claimer.send(ClaimerMail::Found(candidate));
 }
 
 impl Stepping {
