@@ -333,6 +333,7 @@ impl Builder {
             calendars: self.calendars,
             drop_guard: self.drop_guard,
             retention: (durability != Durability::Volatile).then_some(self.retention),
+            durability,
             stale_sweep: self.stale_sweep,
             exclusive,
         };

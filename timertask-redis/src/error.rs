@@ -51,6 +51,8 @@ impl Fault {
             // It was sent, and no answer came.
             ErrorKind::Io => !cause.is_connection_refusal(),
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => true,
+            // The script was sent along: this belongs to another call.
+            ErrorKind::Server(ServerErrorKind::NoScript) => true,
             // A script that fails half-way leaves what it has written.
             _ => {
                 group > 1
@@ -89,6 +91,7 @@ impl Fault {
 /// Whether the connection that answered so is good for another call.
 pub(crate) fn keeps_connection(error: &RedisError) -> bool {
     match error.kind() {
+        ErrorKind::Server(ServerErrorKind::NoScript) => false,
         ErrorKind::Server(_) | ErrorKind::Extension => !error.is_unrecoverable_error(),
         _ => false,
     }

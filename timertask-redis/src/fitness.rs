@@ -82,7 +82,7 @@ impl Fitness {
             Durability::Durable { synced: self.synced }
         } else {
             // Snapshots alone keep what was acknowledged up to the last one.
-            Durability::Volatile
+            Durability::UntilRestart
         })
     }
 }
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn what_a_server_says_decides_what_it_promises() {
         let master = "# Replication\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n";
-        assert_eq!(of(master), Ok(Durability::Volatile));
+        assert_eq!(of(master), Ok(Durability::UntilRestart));
         assert_eq!(of(&format!("{master}aof_enabled:1\r\n")), Ok(Durability::Durable { synced: false }));
         let replicated = Durability::Replicated { acknowledged_by: 0 };
         assert_eq!(of(&format!("{master}aof_enabled:1\r\nconnected_slaves:1\r\n")), Ok(replicated));
@@ -108,6 +108,6 @@ mod tests {
         assert_eq!(of("role:master\r\nmaxmemory_policy:allkeys-lru"), Err(StoreErrorKind::Misconfigured));
         assert_eq!(of(""), Err(StoreErrorKind::ReadOnly), "a server that says nothing is not trusted");
         let evicts = read_info("role:master\r\nmaxmemory_policy:volatile-ttl");
-        assert_eq!(evicts.durability(true).ok(), Some(Durability::Volatile));
+        assert_eq!(evicts.durability(true).ok(), Some(Durability::UntilRestart));
     }
 }

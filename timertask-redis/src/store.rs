@@ -88,7 +88,7 @@ impl Redis {
         };
         let (connection, durability) =
             connecting().map_err(|fault| fault.into_store_error(&format!("connect to {address}")))?;
-        if durability == Durability::Volatile {
+        if durability == Durability::UntilRestart {
             log::warn!(
                 target: "timertask::store",
                 "redis at {address} writes nothing to disk: when it ends, what ran is forgotten, and so are all plans"

@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::proxy::{Answers, Proxy};
+use common::proxy::{Fate, Proxy};
 use common::*;
 use timertask_core::key::{Namespace, Nonce};
 use timertask_core::seam::{
@@ -88,6 +88,30 @@ fn killed_with_an_append_only_file_it_loses_nothing() {
     assert!(grant(&store, &request(&plan, at + 50, 1)).fence > grants[49].fence);
 }
 
+/// With `appendfsync everysec` a server whose disk is slow holds back for up to two seconds what it has acknowledged: what
+/// it has written to the file by the time it is killed is there again, and `aof_buffer_length` tells how much it has not.
+#[test]
+fn killed_while_it_appends_each_second_it_keeps_what_it_had_written() {
+    let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "everysec"]);
+    let store = server.connect_impatiently();
+    assert_eq!(store.describe().unwrap(), Durability::Durable { synced: false });
+    let plan = plan_key("p");
+    let at = open(&store, &plan) + 1;
+    let requests: Vec<_> = (0..50).map(|n| request(&plan, at + n, 1)).collect();
+    let grants: Vec<_> = requests.iter().map(|request| grant(&store, request)).collect();
+    until(|| {
+        let info: String = server.tell(&["INFO", "persistence"]);
+        info.lines().any(|line| line == "aof_buffer_length:0").then_some(())
+    });
+    server.kill();
+    server.start_again();
+    for (request, grant) in requests.iter().zip(&grants) {
+        assert_eq!(claim_once_back(&store, request.key.at.as_secs(), 2), Claim::Held);
+        let Claim::Granted(again) = claim(&store, request) else { panic!("the same decision gets the same grant") };
+        assert_eq!(again.fence, grant.fence);
+    }
+}
+
 /// Nothing of the past is started on the word of a ledger that has forgotten it.
 #[test]
 fn killed_without_persistence_it_forgets_and_starts_nothing_of_the_past() {
@@ -152,6 +176,27 @@ fn paused_writes_time_out_and_land_once() {
     assert_eq!(claim_once_back(&store, at, 2), Claim::Held);
 }
 
+/// A pause of all holds back every answer, the first of a new connection too.
+#[test]
+fn paused_altogether_every_call_comes_back_and_what_it_asked_for_lands_once() {
+    let server = Server::start(&[]);
+    let store = server.connect_impatiently();
+    let at = open(&store, &plan_key("p")) + 1;
+    let () = server.tell(&["CLIENT", "PAUSE", "1000", "ALL"]);
+    let error = try_claim(&store, at, 1).unwrap_err();
+    assert_eq!((error.kind(), error.outcome_unknown()), (StoreErrorKind::TimedOut, true));
+    assert!(matches!(claim_once_back(&store, at, 1), Claim::Granted(_)));
+    assert_eq!(claim_once_back(&store, at, 2), Claim::Held);
+    // Nobody could ask for the end of this one.
+    let () = server.tell(&["CLIENT", "PAUSE", "1000000", "ALL"]);
+    for round in 0..2 {
+        every_call(&store, at + 1, &|what, done| {
+            let error = done.unwrap_err();
+            assert_eq!(error.kind(), StoreErrorKind::TimedOut, "{what}, round {round}: {error}");
+        });
+    }
+}
+
 /// A claim that waits for ever takes no connection from renewals and ends.
 #[test]
 fn renewals_and_ends_go_on_while_claims_hang() {
@@ -197,10 +242,10 @@ fn cut_in_the_middle_of_an_answer_it_can_be_asked_again() {
     grant(&store, &request(&plan_key("p"), at, 1));
     let mut cut = 0;
     for n in 0..200 {
-        proxy.set(Answers::Cut(n));
+        proxy.answers(Fate::Cut(n));
         let slot = at + 1 + i64::try_from(n).unwrap();
         let done = try_claim(&store, slot, 1);
-        proxy.set(Answers::Pass);
+        proxy.answers(Fate::Pass);
         match done {
             Ok(Claim::Granted(_)) => {}
             Ok(other) => panic!("after {n} bytes: {other:?}"),
@@ -222,12 +267,60 @@ fn swallowed_answers_are_time_outs() {
     let server = Server::start(&[]);
     let proxy = Proxy::to(server.port());
     let store = Redis::options().response_timeout(SHORT).connect(&proxy.url()).unwrap();
-    let at = open(&store, &plan_key("p")) + 1;
-    proxy.set(Answers::Swallow);
+    let at = open(&store, &plan_key("p")) + 2;
+    // So that the server knows the script.
+    grant(&store, &request(&plan_key("p"), at - 1, 1));
+    proxy.answers(Fate::Swallow);
     let error = try_claim(&store, at, 1).unwrap_err();
     assert_eq!((error.kind(), error.outcome_unknown()), (StoreErrorKind::TimedOut, true));
-    proxy.set(Answers::Pass);
-    assert!(matches!(claim_once_back(&store, at, 1), Claim::Granted(_)), "asked again with the same nonce");
+    let row =
+        server.connect().read(&Query::Slots(vec![request(&plan_key("p"), at, 1).key])).unwrap().value.slots.remove(0);
+    proxy.answers(Fate::Pass);
+    let Claim::Granted(again) = claim_once_back(&store, at, 1) else { panic!("asked again with the same nonce") };
+    assert_eq!((again.fence, again.attempt), (row.fence, 1), "the grant whose answer was lost");
+    assert_eq!(claim(&store, &request(&plan_key("p"), at, 2)), Claim::Held);
+}
+
+/// A request that never arrives, or arrives in part, or late: nobody has the slot but who asked.
+#[test]
+fn swallowed_cut_and_late_requests_are_asked_again() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::to(server.port());
+    let options = Redis::options().connect_timeout(SHORT).response_timeout(SHORT).connections(1);
+    let store = options.connect(&proxy.url()).unwrap();
+    let at = open(&store, &plan_key("p")) + 1;
+    for (n, fate) in (0..).zip([Fate::Swallow, Fate::Cut(0), Fate::Cut(100), Fate::Cut(200), Fate::Late(SHORT * 2)]) {
+        proxy.requests(fate);
+        let error = try_claim(&store, at + n, 1).unwrap_err();
+        let kinds = [StoreErrorKind::TimedOut, StoreErrorKind::Unreachable];
+        assert!(kinds.contains(&error.kind()), "{fate:?}: {error}");
+        proxy.heal();
+        assert!(matches!(claim_once_back(&store, at + n, 1), Claim::Granted(_)), "{fate:?}");
+        assert_eq!(claim_once_back(&store, at + n, 2), Claim::Held, "{fate:?}");
+    }
+}
+
+/// A network that carries a request twice: it is carried out once.
+#[test]
+fn doubled_requests_are_one_decision() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::to(server.port());
+    let store = Redis::options().connections(1).connect(&proxy.url()).unwrap();
+    let plan = plan_key("p");
+    let at = open(&store, &plan) + 1;
+    proxy.requests(Fate::Twice);
+    for n in 0..20 {
+        // Its answer comes twice too, so that the next call on the connection meets the one left over.
+        if let Err(error) = try_claim(&store, at + n, 1) {
+            assert_eq!((error.kind(), error.outcome_unknown()), (StoreErrorKind::Internal, true), "{error}");
+        }
+    }
+    proxy.heal();
+    for n in 0..20 {
+        let Claim::Granted(grant) = claim_once_back(&store, at + n, 1) else { panic!("slot {n} is ours") };
+        assert_eq!(grant.attempt, 1);
+        assert_eq!(claim(&store, &request(&plan, at + n, 2)), Claim::Held);
+    }
 }
 
 /// An answer that is left over on a connection is never taken for that of the next call.
@@ -239,7 +332,7 @@ fn doubled_answers_never_belong_to_another_call() {
     let plan = plan_key("p");
     let at = open(&store, &plan) + 1;
     let taken = grant(&server.connect(), &request(&plan, at, 9));
-    proxy.set(Answers::Twice);
+    proxy.answers(Fate::Twice);
     let mut mixed_up = 0;
     for n in 1..40 {
         // Every other call asks for the slot that another has.

@@ -248,7 +248,7 @@ fn misconfigured_where_the_server_evicts() {
     let error = told(server.try_connect(), StoreErrorKind::Misconfigured);
     assert!(error.to_string().contains("noeviction"), "it says what to do: {error}");
     let store = Redis::options().accept_eviction().connect(&server.url()).unwrap();
-    assert_eq!(store.describe().unwrap(), Durability::Volatile);
+    assert_eq!(store.describe().unwrap(), Durability::UntilRestart);
     let server = Server::start(&[]);
     let store = server.connect();
     let () = server.tell(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
@@ -259,7 +259,7 @@ fn misconfigured_where_the_server_evicts() {
 fn durability_is_what_the_server_is_set_up_for() {
     let server = Server::start(&[]);
     let store = server.connect();
-    assert_eq!(store.describe().unwrap(), Durability::Volatile);
+    assert_eq!(store.describe().unwrap(), Durability::UntilRestart);
     let () = server.tell(&["CONFIG", "SET", "appendonly", "yes"]);
     assert_eq!(store.describe().unwrap(), Durability::Durable { synced: false });
     let () = server.tell(&["CONFIG", "SET", "appendfsync", "always"]);

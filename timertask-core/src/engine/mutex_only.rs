@@ -17,7 +17,7 @@ impl Claimer {
         let ttl = candidate.plan.lock_ttl();
         let request = self.request(&candidate, ttl);
         let (wall, mono) = (shared.clock.now(), shared.clock.monotonic());
-        let lease = match shared.lock("try_lock", || mutex.try_lock(&request.key, request.nonce, ttl)) {
+        let lease = match shared.contained("try_lock", || mutex.try_lock(&request.key, request.nonce, ttl)) {
             Ok(Some(lease)) => lease,
             Ok(None) => {
                 yielded(&shared, &candidate);
@@ -60,7 +60,7 @@ impl Claimer {
 /// lapses.
 pub(super) fn unlock(shared: &Shared, lease: &Lease) {
     let Some(mutex) = &shared.mutex else { return };
-    match shared.lock("unlock", || mutex.unlock(lease)) {
+    match shared.contained("unlock", || mutex.unlock(lease)) {
         Ok(Held::Held | Held::Lost) | Err(_) => {}
     }
 }

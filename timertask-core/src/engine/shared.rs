@@ -23,7 +23,7 @@ use crate::observer::Event;
 use crate::plan::{CatchUp, OnOrphan};
 use crate::run::RunCell;
 use crate::schedule::{Calendar, Dialect, Dst, SpecLimits};
-use crate::seam::{Answer, Ledger, Mutex, Outcome, Overlap, StoreError, StoreErrorKind};
+use crate::seam::{Answer, Durability, Ledger, Mutex, Outcome, Overlap, StoreError, StoreErrorKind};
 use crate::time::{Timestamp, Trigger};
 
 pub(crate) use crate::seam::matched;
@@ -67,6 +67,8 @@ pub(crate) struct Config {
     pub(crate) stale_sweep: Option<Box<dyn Fn() -> Result<(), crate::job::BoxError> + Send + Sync>>,
     /// What is kept of old records; `None` where the ledger forgets by itself.
     pub(crate) retention: Option<crate::seam::Retention>,
+    /// What the ledger promised at the start.
+    pub(crate) durability: Durability,
     /// The ledger is this scheduler's own: claims may run ahead, and nobody else changes a generation.
     pub(crate) exclusive: bool,
 }
@@ -155,6 +157,10 @@ pub(crate) struct Pulse {
     pub(crate) skew_micros: AtomicI64,
     pub(crate) skewed: AtomicBool,
     pub(crate) last_fault: std::sync::Mutex<Option<String>>,
+    /// The ledger was away, and may have come back as another.
+    pub(crate) describe_again: AtomicBool,
+    /// What it promises since; `None`: what it did at the start.
+    pub(crate) durability: std::sync::Mutex<Option<Durability>>,
     pub(crate) panicked: std::sync::Mutex<Vec<String>>,
 }
 
@@ -173,6 +179,9 @@ pub struct Health {
     pub store_answer_age: Option<Duration>,
     /// The last fault of the store, in words, where it is not reachable.
     pub store_fault: Option<String>,
+    /// What the ledger promises, as it described itself at the start, and again after each outage: a server may come back
+    /// with other settings.
+    pub durability: Durability,
     /// The store's clock less this instance's, in microseconds, beyond what the call itself explains.
     pub skew_micros: i64,
     /// Whether the skew is beyond `max_skew`: nothing is started until it no longer is.
@@ -331,8 +340,8 @@ impl Shared {
         }
     }
 
-    /// Calls the mutex: contains panics, notes faults. Never called under a lock.
-    pub(crate) fn lock<T>(
+    /// Calls the mutex, or asks the ledger what it promises: contains panics, notes faults. Never called under a lock.
+    pub(crate) fn contained<T>(
         &self,
         call: &'static str,
         f: impl FnOnce() -> Result<T, StoreError>,
@@ -358,6 +367,7 @@ impl Shared {
                 self.pulse.last_store_answer.store(answer.now.as_micros(), Ordering::Relaxed);
                 if self.pulse.store_faulty.swap(false, Ordering::Relaxed) {
                     log::info!(target: "timertask::store", "{}: the store answers again", self.config.instance);
+                    self.pulse.describe_again.store(true, Ordering::Release);
                     self.reports.event(&Event::StoreBack);
                 }
             }
@@ -378,6 +388,27 @@ impl Shared {
         }
         *self.pulse.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
         self.reports.event(&Event::StoreFault { call, error });
+    }
+
+    /// What the ledger promises, as far as it was asked.
+    pub(crate) fn durability(&self) -> Durability {
+        let known = self.pulse.durability.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        known.unwrap_or_else(|| self.config.durability.clone())
+    }
+
+    /// After an outage the ledger is asked once more what it promises. Where it can't say, it is asked again after the
+    /// next.
+    pub(crate) fn look_at_durability(&self) {
+        if !self.pulse.describe_again.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let Ok(found) = self.contained("describe", || self.ledger.describe()) else { return };
+        let known = self.durability();
+        if found != known {
+            let instance = &self.config.instance;
+            log::warn!(target: "timertask::store", "{instance}: the store came back as {found:?}; it was {known:?}");
+            *self.pulse.durability.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+        }
     }
 
     /// The store's now lies within the call where the clocks agree; what it lies outside is skew.
@@ -425,6 +456,7 @@ impl Shared {
             } else {
                 None
             },
+            durability: self.durability(),
             skew_micros: self.pulse.skew_micros.load(Ordering::Relaxed),
             skewed: self.is_skewed(),
             threads_alive: self.rooms_left.load(Ordering::Acquire),

@@ -76,6 +76,7 @@ impl Sweep {
             self.next = mono + Duration::from_secs(1);
             return;
         };
+        shared.look_at_durability();
         if shared.is_skewed() {
             // It only measured: an instance whose clock is off neither accounts nor ends others' slots.
             self.next = mono + MEASURE;

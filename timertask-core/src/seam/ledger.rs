@@ -111,6 +111,8 @@ impl<L: Ledger + ?Sized> Ledger for Arc<L> {
 pub enum Durability {
     /// Gone with the process.
     Volatile,
+    /// Kept by a server in its memory: it outlives this process, and is gone when the server ends.
+    UntilRestart,
     /// Survives the process; on power loss acknowledged writes survive where `synced` is true.
     Durable {
         /// Whether a write is on disk before it is acknowledged.

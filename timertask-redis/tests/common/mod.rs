@@ -8,6 +8,7 @@
     reason = "each test file uses a part of it; a panic fails the test"
 )]
 
+pub mod clock;
 pub mod proxy;
 
 use std::io::{BufRead, BufReader};
@@ -110,6 +111,12 @@ impl Server {
     /// Starts it again after [`kill`](Self::kill), on the same port and folder.
     pub fn start_again(&mut self) {
         self.child = launch(&self.dir, self.port, &self.arguments, READY).expect("the port is still free");
+    }
+
+    /// Likewise, with further arguments from now on.
+    pub fn start_again_with(&mut self, arguments: &[&str]) {
+        self.arguments.extend(arguments.iter().map(|text| (*text).to_owned()));
+        self.start_again();
     }
 
     /// Likewise, with further arguments, and without waiting for more than the beginning.
