@@ -1,8 +1,12 @@
-//! What the examples share, which is not much: a folder that goes away.
+//! What the examples share, which is not much: a folder that goes away, and a server that does.
+
+mod redis_server;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+pub use redis_server::RedisServer;
 
 /// A new, empty folder among the system's temporary files; it is removed with what is in it when this is dropped.
 #[derive(Debug)]
@@ -19,6 +23,12 @@ impl Scratch {
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path)?;
         Ok(Self(path))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 
     /// The path of a file in it.

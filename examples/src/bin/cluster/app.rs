@@ -8,6 +8,7 @@ use timertask::sqlite::rusqlite::{Connection, OptionalExtension, Row, params};
 use timertask::{CatchUp, Overlap, Plan, Run};
 
 use crate::Result;
+use crate::score::PlanRow;
 
 /// The service's connection to its database.
 pub(crate) struct App(Connection);
@@ -43,7 +44,7 @@ impl App {
             "PRAGMA journal_mode = WAL;
              CREATE TABLE plan (
                  id TEXT PRIMARY KEY, spec TEXT NOT NULL, zone TEXT, job TEXT NOT NULL, at_once INTEGER NOT NULL,
-                 enabled INTEGER NOT NULL, version INTEGER NOT NULL
+                 make_up INTEGER NOT NULL, enabled INTEGER NOT NULL, version INTEGER NOT NULL
              ) STRICT;
              CREATE TABLE work (
                  id INTEGER PRIMARY KEY, plan TEXT NOT NULL, at INTEGER NOT NULL, fence INTEGER NOT NULL,
@@ -55,11 +56,13 @@ impl App {
     }
 
     /// Adds a plan, or edits it: a new version.
-    pub(crate) fn put(&self, id: &str, spec: &str, zone: Option<&str>, job: &str, at_once: u32) -> Result<()> {
+    pub(crate) fn put(&self, plan: &PlanRow) -> Result<()> {
         self.0.execute(
-            "INSERT INTO plan (id, spec, zone, job, at_once, enabled, version) VALUES (?1, ?2, ?3, ?4, ?5, 1, 1)
-             ON CONFLICT (id) DO UPDATE SET spec = ?2, zone = ?3, job = ?4, at_once = ?5, version = version + 1",
-            params![id, spec, zone, job, at_once],
+            "INSERT INTO plan (id, spec, zone, job, at_once, make_up, enabled, version)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, 1)
+             ON CONFLICT (id) DO UPDATE SET
+                 spec = ?2, zone = ?3, job = ?4, at_once = ?5, make_up = ?6, version = version + 1",
+            params![plan.id, plan.spec, plan.zone, plan.job, plan.at_once, plan.make_up],
         )?;
         Ok(())
     }
@@ -77,7 +80,10 @@ impl App {
                 .job(row.get::<_, String>("job")?)
                 .enabled(row.get("enabled")?)
                 .fingerprint(format!("version {}", row.get::<_, i64>("version")?))
-                .catch_up(CatchUp::Latest)
+                .catch_up(match row.get("make_up")? {
+                    1 => CatchUp::Latest,
+                    cap => CatchUp::All { cap },
+                })
                 .start_window(Duration::from_secs(3));
             if let Some(zone) = row.get::<_, Option<String>>("zone")? {
                 plan = plan.zone(zone);

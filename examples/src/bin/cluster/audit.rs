@@ -10,6 +10,7 @@ use timertask::{Ending, NotStarted, PlanId, RunKind, Trigger};
 use crate::Result;
 use crate::app::{App, WorkRow};
 use crate::instance::{FLAKY, PANICKY};
+use crate::score::ALL;
 use crate::store::Store;
 use crate::watch::Watch;
 
@@ -25,6 +26,8 @@ pub(crate) struct Tally {
     pub(crate) orphaned: usize,
     pub(crate) running: usize,
     pub(crate) caught_up: usize,
+    /// Which slots.
+    pub(crate) started: BTreeSet<Trigger>,
     pub(crate) not_started: BTreeMap<&'static str, usize>,
     pub(crate) by_instance: BTreeMap<String, usize>,
     pub(crate) lateness: Vec<Duration>,
@@ -55,6 +58,28 @@ impl Audit {
             plans.insert(id.clone(), tally);
         }
         Ok(Self { plans })
+    }
+
+    /// Holds what became of the slots of an outage against what each plan's policy wants, and says it in a sentence.
+    pub(crate) fn judge_outage(&mut self, watch: &Watch, from: Trigger, to: Trigger) -> Result<String> {
+        let (mut missed, mut started) = (0, 0);
+        for (id, tally) in &mut self.plans {
+            // Both came in the middle of a second.
+            let during: Vec<_> = expected(watch, id, to)?.into_iter().filter(|at| *at > from).collect();
+            let (made_up, left): (Vec<&Trigger>, Vec<_>) = during.iter().partition(|at| tally.started.contains(at));
+            missed += during.len();
+            started += made_up.len();
+            if watch.make_up.get(id) == Some(&ALL) {
+                tally.wrong.extend(left.iter().map(|at| format!("slot {at} fell into the outage and is not made up")));
+            } else if !tally.started.iter().any(|at| *at > from && at.as_secs() <= to.as_secs() + 2) {
+                // The latest that was missed, or the next ones, where those came first.
+                tally.wrong.push("nothing is started up to two seconds after the outage".to_owned());
+            }
+        }
+        let seconds = to.as_secs() - from.as_secs();
+        Ok(format!(
+            "outage of {seconds} s: {missed} slots fell into it, {started} of them were started once it was over"
+        ))
     }
 
     /// Whether some slot has no final state yet.
@@ -160,6 +185,7 @@ fn one_slot(tally: &mut Tally, slot: &SlotRow, entered: usize) {
         tally.wrong.push(format!("slot {at} was started twice"));
     } else if slot.attempt == 1 {
         tally.once += 1;
+        tally.started.insert(at);
     }
     if slot.kind == RunKind::CatchUp && slot.attempt > 0 {
         tally.caught_up += 1;

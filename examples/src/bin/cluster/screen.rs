@@ -14,6 +14,15 @@ use crate::conductor::seconds_to;
 /// How many of the last events stay on the terminal.
 const EVENTS: usize = 6;
 
+/// How it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Pass,
+    Fail,
+    /// Nothing was wrong as far as it went.
+    Interrupted,
+}
+
 pub(crate) struct Screen {
     live: bool,
     colour: bool,
@@ -85,12 +94,13 @@ impl Screen {
         self.lines = picture.lines().count();
     }
 
-    /// The last picture, and the last line; whether it passes.
-    pub(crate) fn verdict(&mut self, audit: &Audit, processes: &[String], interrupted: bool) -> bool {
+    /// The last picture, and the last line. `wrong` is what went wrong besides the slots; `interrupted` says after how many
+    /// seconds somebody lost patience.
+    pub(crate) fn verdict(&mut self, audit: &Audit, wrong: &[String], interrupted: Option<u64>) -> Verdict {
         let total = audit.total();
         let mut text = format!("{}\n{}", counts(audit), starts(audit));
         let _ = writeln!(text, "\nnot run, by reason: {}", list(total.not_started.iter().map(|(k, n)| (*k, *n))));
-        for wrong in total.wrong.iter().chain(processes) {
+        for wrong in total.wrong.iter().chain(wrong) {
             let _ = writeln!(text, "WRONG: {wrong}");
         }
         if self.live {
@@ -100,19 +110,32 @@ impl Screen {
             self.draw("");
         }
         print!("{text}");
-        let pass = total.passes() && processes.is_empty() && total.once > 0 && !interrupted;
-        let (word, colour) = if pass { ("PASS", "32") } else { ("FAIL", "31") };
+        let verdict = if !wrong.is_empty() || !total.wrong.is_empty() || total.twice > 0 {
+            Verdict::Fail
+        } else if interrupted.is_some() {
+            // What was still to come can't be judged.
+            Verdict::Interrupted
+        } else if total.passes() && total.once > 0 {
+            Verdict::Pass
+        } else {
+            Verdict::Fail
+        };
+        let (word, colour) = match verdict {
+            Verdict::Pass => ("PASS", "32"),
+            Verdict::Fail => ("FAIL", "31"),
+            Verdict::Interrupted => ("INTERRUPTED", "33"),
+        };
         let word = if self.colour { format!("\x1b[1;{colour}m{word}\x1b[0m") } else { word.to_owned() };
         println!(
             "\n{word} {}{} slots: {} started once, {} twice, {} missing, {} not started for a reason",
-            if interrupted { "interrupted; " } else { "" },
+            interrupted.map_or_else(String::new, |secs| format!("after {secs} s; until then ")),
             total.expected,
             total.once,
             total.twice,
             total.missing,
             total.not_started.values().sum::<usize>()
         );
-        pass
+        verdict
     }
 }
 

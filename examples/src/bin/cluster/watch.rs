@@ -21,6 +21,8 @@ pub(crate) struct Version {
 pub(crate) struct Watch {
     pub(crate) versions: BTreeMap<String, Vec<Version>>,
     pub(crate) generations: BTreeMap<String, Vec<Trigger>>,
+    /// How many missed slots of each plan are made up.
+    pub(crate) make_up: BTreeMap<String, u32>,
 }
 
 /// A span of time in which one version of a plan counted: slots later than `from`, up to `to`.
