@@ -14,7 +14,7 @@ pub(crate) struct Watched<'a>(pub(crate) &'a Shared);
 
 impl Ledger for Watched<'_> {
     fn describe(&self) -> Result<Durability, StoreError> {
-        self.0.lock("describe", || self.0.ledger.describe())
+        self.0.contained("describe", || self.0.ledger.describe())
     }
     fn plan(&self, requests: &[(PlanKey, PlanOp)]) -> Outcome<Vec<PlanState>> {
         self.0.store("plan", |ledger| ledger.plan(requests))
