@@ -162,7 +162,7 @@ impl Registry {
         self.failed = failed;
     }
 
-    pub(crate) fn failed(&self, id: &PlanId) -> Option<&str> {
+    pub(crate) fn failed(&self, id: &str) -> Option<&str> {
         self.failed.get(id).map(String::as_str)
     }
 }

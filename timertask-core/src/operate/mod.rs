@@ -6,11 +6,13 @@
 //! * `pause`: stopping a plan, or all, for a while
 //! * `cancel`: telling a run to stop
 //! * `audit`, `state`: what became of each slot
+//! * `why`: why a plan is not running
 
 mod audit;
 mod cancel;
 mod pause;
 mod state;
+mod why;
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,6 +28,7 @@ pub use cancel::{CancelOutcome, Cancelled};
 pub(crate) use pause::{EndOfAll, has_lapsed};
 pub use pause::{Paused, Resume, ResumeOutcome, Resumed};
 pub use state::{AuditState, Expected, Waits};
+pub use why::{Holder, Reason, Why};
 
 /// How far what is said of overlap, pauses, catch-up and history reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -185,6 +188,20 @@ impl Operator {
         upto: DateTime<Utc>,
     ) -> Result<Audit, OperateError> {
         self.desk().audit(plan, expected, after, upto)
+    }
+
+    /// Why a plan is not running now, or where it is, as far as the ledger knows; with `expected` also what is due. A
+    /// scheduler that has it installed knows more: [`Scheduler::why`](crate::Scheduler::why).
+    ///
+    /// # Errors
+    /// [`OperateError`].
+    ///
+    /// # Blocking
+    /// At most three calls of the store.
+    pub fn why(&self, plan: &str, expected: Option<&Expected>) -> Result<Why, OperateError> {
+        let desk = self.desk();
+        let (now, reasons) = desk.why(&desk.plan(plan)?, expected)?;
+        Ok(Why { scope: desk.scope, plan: plan.to_owned(), now, reasons })
     }
 }
 

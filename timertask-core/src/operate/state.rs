@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use crate::key::PlanId;
 use crate::schedule::Schedule;
-use crate::seam::{Ending, NotStarted, PlanRow, RangeRow, RunKind, SlotRow, SlotState};
+use crate::seam::{Ending, NotStarted, Overlap, PlanRow, RangeRow, RunKind, SlotRow, SlotState};
 use crate::time::{Timestamp, Trigger};
 
+/// A lease that has lapsed is swept up within three sweeps.
+pub(super) const SWEPT_AFTER: Duration = Duration::from_secs(3 * 10);
 /// A slot that is due, and has no record yet, may take so much longer than its start window: a lease and three sweeps.
 const GRACE: Duration = Duration::from_secs(30 + 3 * 10);
 
@@ -22,12 +24,13 @@ pub struct Expected {
     pub(crate) offset: Option<Duration>,
     pub(crate) start_window: Duration,
     pub(crate) starts: Option<u32>,
+    pub(crate) overlap: Overlap,
     /// Of the version that is meant; `None`: whichever is current.
     pub(crate) fingerprint: Option<crate::key::Fingerprint>,
 }
 
 impl Expected {
-    /// The trigger points of `schedule`, with a scheduler's defaults: no spread, a start window of 60 s.
+    /// The trigger points of `schedule`, with a scheduler's defaults: no spread, a start window of 60 s, `Overlap::Skip`.
     pub fn new(schedule: Schedule) -> Self {
         Self {
             schedule: Arc::new(schedule),
@@ -35,6 +38,7 @@ impl Expected {
             offset: None,
             start_window: Duration::from_secs(60),
             starts: None,
+            overlap: Overlap::Skip,
             fingerprint: None,
         }
     }
@@ -55,6 +59,12 @@ impl Expected {
     /// is not set, no slot is found to have had too many.
     pub fn starts_allowed(mut self, starts: u32) -> Self {
         self.starts = Some(starts);
+        self
+    }
+
+    /// The plan's [`overlap`](crate::Plan::overlap).
+    pub fn overlap(mut self, overlap: Overlap) -> Self {
+        self.overlap = overlap;
         self
     }
 

@@ -82,7 +82,10 @@ impl Inner {
     /// Which plans failed as they did the last time. That is told quietly: a source is asked again and again.
     fn failed_before(&self, failures: &[PlanFailure]) -> Vec<bool> {
         let registry = self.shared.registry();
-        failures.iter().map(|failure| registry.failed(&failure.id) == Some(&failure.reason.to_string())).collect()
+        failures
+            .iter()
+            .map(|failure| registry.failed(failure.id.as_str()) == Some(&failure.reason.to_string()))
+            .collect()
     }
 
     /// Logs what a reconcile did; a logger is user code, so no lock is held here.

@@ -1,15 +1,19 @@
 //! What operators ask of a scheduler: the methods of [`Operator`](crate::Operator), with what this instance knows besides.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
 use super::{Inner, Scheduler};
-use crate::engine::{ScribeMail, Watched, count};
+use crate::engine::{Installed, ScribeMail, Watched, count, state};
 use crate::error::SchedulerError;
 use crate::key::{PlanId, SlotKey};
-use crate::operate::{Audit, Cancelled, Desk, Expected, OperateError, Paused, Resume, ResumeOutcome, Resumed};
+use crate::operate::{
+    Audit, AuditState, Cancelled, Desk, Expected, OperateError, Paused, Reason, Resume, ResumeOutcome, Resumed, Waits,
+    Why,
+};
 use crate::seam::{Asked, Pause};
 
 impl Scheduler {
@@ -100,15 +104,90 @@ impl Scheduler {
     pub fn audit(&self, plan: &str, after: DateTime<Utc>, upto: DateTime<Utc>) -> Result<Audit, SchedulerError> {
         let installed = self.inner.shared.registry().find(plan).cloned();
         let installed = installed.ok_or_else(|| SchedulerError::NotInstalled(plan.to_owned()))?;
-        let expected = Expected {
-            schedule: Arc::clone(&installed.schedule),
-            spread: Duration::ZERO,
-            offset: Some(Duration::from_secs(u64::from(installed.offset))),
-            start_window: installed.policy.start_window,
-            starts: Some(installed.policy.on_orphan.attempts_allowed()),
-            fingerprint: Some(installed.fingerprint),
-        };
+        let expected = expected(&installed);
         self.inner.operate(|desk| desk.audit(plan, &expected, after, upto))
+    }
+
+    /// Why a plan is not running now, or that it is and where: in words, with the rows that stand in the way and what would
+    /// let it. Whether the plan is installed or not, also while the store cannot be reached and after `close`.
+    ///
+    /// ```
+    /// # extern crate timertask_core as timertask;
+    /// # use timertask::{Plan, Run, Scheduler};
+    /// # let scheduler = Scheduler::builder(|_: &Run| Ok(())).start()?;
+    /// scheduler.reconcile([Plan::new("report", "30 2 29 2 *")])?;
+    /// println!("{}", scheduler.why("report"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Blocking
+    /// At most three calls of the store.
+    #[must_use]
+    pub fn why(&self, plan: &str) -> Why {
+        self.inner.why(plan)
+    }
+}
+
+impl Inner {
+    fn why(&self, id: &str) -> Why {
+        let shared = &self.shared;
+        let mut reasons = Vec::new();
+        if shared.is_closing() {
+            reasons.push(Reason::Closing);
+        }
+        let installed = shared.registry().find(id).cloned();
+        match installed.as_ref().map(|plan| plan.state()) {
+            None => reasons.push(Reason::NotInstalled),
+            Some(state::PENDING) => reasons.push(Reason::Pending),
+            Some(state::FAILED) => reasons.push(Reason::CalendarFailed),
+            Some(_) => {}
+        }
+        if shared.is_skewed() {
+            let micros = shared.pulse.skew_micros.load(Ordering::Relaxed);
+            reasons.push(Reason::Skewed { micros, max: shared.config.max_skew });
+        }
+        let expected = installed.as_deref().filter(|plan| plan.state() != state::FAILED).map(expected);
+        let desk = Desk {
+            ledger: &Watched(shared),
+            namespace: &shared.config.namespace,
+            scope: self.scope(),
+            count: &|_, _, _, _| None,
+        };
+        let found = desk.plan(id).map(|key| desk.why(&key, expected.as_ref()));
+        let now = match found {
+            // What is no id names no plan.
+            Err(_) => shared.clock.now(),
+            Ok(Ok((now, found))) => {
+                reasons.extend(found);
+                now
+            }
+            Ok(Err(error)) => {
+                let source = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+                reasons.push(Reason::StoreFault(source));
+                shared.clock.now()
+            }
+        };
+        let waits = |reason: &Reason| matches!(reason, Reason::Due { state: AuditState::Waiting(Waits::Start), .. });
+        let (busy, workers) = (shared.busy.load(Ordering::Acquire), shared.config.concurrency);
+        if let Some(place) = reasons.iter().position(waits).filter(|_| busy >= workers) {
+            reasons.insert(place + 1, Reason::NoWorker { workers });
+        }
+        let failed = shared.registry().failed(id).map(|why| Reason::VersionFailed(why.to_owned()));
+        reasons.extend(failed);
+        Why { scope: self.scope(), plan: id.to_owned(), now, reasons }
+    }
+}
+
+/// What an installed plan expects.
+fn expected(plan: &Installed) -> Expected {
+    Expected {
+        schedule: Arc::clone(&plan.schedule),
+        spread: Duration::ZERO,
+        offset: Some(Duration::from_secs(u64::from(plan.offset))),
+        start_window: plan.policy.start_window,
+        starts: Some(plan.policy.on_orphan.attempts_allowed()),
+        overlap: plan.policy.overlap,
+        fingerprint: Some(plan.fingerprint),
     }
 }
 
@@ -116,11 +195,12 @@ impl Inner {
     /// Carries out an operator's word through this scheduler's way to the ledger.
     fn operate<T>(&self, f: impl FnOnce(&Desk<'_>) -> Result<T, OperateError>) -> Result<T, SchedulerError> {
         self.running()?;
+        let shared = &self.shared;
         let desk = Desk {
-            ledger: &Watched(&self.shared),
-            namespace: &self.shared.config.namespace,
+            ledger: &Watched(shared),
+            namespace: &shared.config.namespace,
             scope: self.scope(),
-            count: &|plan, row, after, upto| count(&self.shared, plan, row, after, upto),
+            count: &|plan, row, after, upto| count(shared, plan, row, after, upto),
         };
         Ok(f(&desk)?)
     }

@@ -84,7 +84,8 @@ impl Inner {
             (previous, plan.schedule.next_trigger(now))
         }));
         let (previous, next) = around.unwrap_or_default();
-        let failed = self.shared.registry().failed(&plan.id).map(|why| format!("the last set's version failed: {why}"));
+        let failed =
+            self.shared.registry().failed(plan.id.as_str()).map(|why| format!("the last set's version failed: {why}"));
         let why_not = match status {
             PlanStatus::Pending => Some("the ledger has not opened it yet".to_owned()),
             PlanStatus::Failed => Some("its calendar panicked; searched again at the next reconcile".to_owned()),

@@ -6,6 +6,7 @@ mod cancel;
 #[path = "../common/mod.rs"]
 mod common;
 mod pauses;
+mod why;
 
 use common::*;
 use timertask_core::key::Namespace;

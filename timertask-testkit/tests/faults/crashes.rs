@@ -1,7 +1,8 @@
 //! What a crash leaves behind.
 
 use timertask_core::key::{InstanceId, Namespace, Nonce, PlanId, PlanKey, SlotKey};
-use timertask_core::seam::{Claim, ClaimRequest, Ending, Gate, NotStarted, Overlap, Query, RunKind, SlotState};
+use timertask_core::operate::Reason;
+use timertask_core::seam::{Claim, ClaimRequest, Ending, Gate, NotStarted, Overlap, RunKind, SlotState};
 use timertask_core::{Job, Jobs, Plan};
 use timertask_testkit::{Call, Cluster, Fault};
 
@@ -105,7 +106,7 @@ fn fault_21_the_row_of_a_dead_run_is_named_and_does_not_block_for_long() {
     let mut cluster = Cluster::builder().instances(2).seed(21).plans(plans).build();
     cluster.advance(secs(30));
     let plan = PlanKey::new(Namespace::default(), PlanId::new("p").unwrap());
-    let key = SlotKey { plan: plan.clone(), at: minute(1), request: None };
+    let key = SlotKey { plan, at: minute(1), request: None };
     let fingerprint = cluster.scheduler(0).plan("p").unwrap().unwrap().fingerprint;
     let dead = ClaimRequest {
         key: key.clone(),
@@ -123,9 +124,13 @@ fn fault_21_the_row_of_a_dead_run_is_named_and_does_not_block_for_long() {
     assert!(matches!(cluster.ledger().claim(&[dead]).unwrap().value[0], Claim::Granted(_)));
     cluster.advance(secs(30) + secs(1));
     // The row that stands in the way has a name.
-    let blocking = cluster.ledger().read(&Query::Unfinished { plan, limit: 10 }).unwrap().value.slots;
-    assert_eq!(blocking.len(), 1);
-    assert_eq!((&blocking[0].key, blocking[0].instance.as_ref().unwrap().as_str()), (&key, "long gone"));
+    for index in 0..2 {
+        let why = cluster.scheduler(index).why("p");
+        let Some(Reason::Running(holder)) = why.reasons.first() else { panic!("{why}") };
+        assert_eq!((&holder.slot, holder.instance.as_ref().unwrap().as_str()), (&key, "long gone"));
+        assert!(holder.lapsed && holder.blocks == Some(Overlap::Skip), "{why}");
+        assert_eq!(holder.swept_by, minute(2).timestamp().saturating_add(secs(30 - 30)), "{why}");
+    }
     cluster.advance(minutes(5));
     cluster.expect_state("p", minute(1), SlotState::Ended(Ending::Orphaned));
     for start in cluster.starts() {
