@@ -24,11 +24,11 @@ fn next(at: &str) -> Reason {
 }
 
 fn holder(why: &Why) -> &Holder {
-    let holders = why.reasons.iter().filter_map(|reason| match reason {
+    let mut holders = why.reasons.iter().filter_map(|reason| match reason {
         Reason::Running(holder) => Some(holder),
         _ => None,
     });
-    holders.last().unwrap_or_else(|| panic!("{why}"))
+    holders.next().unwrap_or_else(|| panic!("{why}"))
 }
 
 #[test]

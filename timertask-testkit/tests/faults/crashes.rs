@@ -129,7 +129,7 @@ fn fault_21_the_row_of_a_dead_run_is_named_and_does_not_block_for_long() {
         let Some(Reason::Running(holder)) = why.reasons.first() else { panic!("{why}") };
         assert_eq!((&holder.slot, holder.instance.as_ref().unwrap().as_str()), (&key, "long gone"));
         assert!(holder.lapsed && holder.blocks == Some(Overlap::Skip), "{why}");
-        assert_eq!(holder.swept_by, minute(2).timestamp().saturating_add(secs(30 - 30)), "{why}");
+        assert_eq!(holder.swept_by, minute(1).timestamp().saturating_add(secs(30)), "{why}");
     }
     cluster.advance(minutes(5));
     cluster.expect_state("p", minute(1), SlotState::Ended(Ending::Orphaned));
