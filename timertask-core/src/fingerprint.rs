@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::budget::RetryBudget;
+use crate::budget::{Backoff, RetryBudget};
 use crate::key::Fingerprint;
 use crate::plan::{CatchUp, OnOrphan, Plan, Rest};
 use crate::schedule::Dst;
@@ -78,7 +78,12 @@ impl Parts {
 
     fn retry(&mut self, budget: Option<RetryBudget>) -> &mut Self {
         let Some(b) = budget else { return self.bytes(b"-") };
-        self.number(Some(b.attempts.into())).duration(Some(b.timeout)).duration(Some(b.backoff)).duration(Some(b.slack))
+        self.number(Some(b.attempts.into())).duration(Some(b.timeout));
+        match b.backoff {
+            Backoff::Fixed(d) => self.duration(Some(d)),
+            Backoff::Exponential { first, max } => self.bytes(b"doubled").duration(Some(first)).duration(Some(max)),
+        };
+        self.duration(Some(b.slack))
     }
 }
 

@@ -30,10 +30,10 @@ pub use chrono;
 #[doc(no_inline)]
 pub use chrono_tz;
 
-pub use budget::RetryBudget;
+pub use budget::{Backoff, RetryBudget};
 pub use builder::Builder;
 pub use clock::{Clock, SystemClock};
-pub use engine::{Health, LATENESS_BUCKETS, Lateness, Stats};
+pub use engine::{Health, Histogram, PlanStats, Reasons, Stats};
 pub use error::{CloseError, SchedulerError, StartError};
 pub use job::{BoxError, Job, Jobs, Permanent, PlanSource};
 pub use key::{Fence, Fingerprint, IdError, InstanceId, Namespace, PlanId, RequestId, SlotKey};
@@ -42,13 +42,13 @@ pub use observer::{Event, Observer};
 pub use operate::{OperateError, Operator, Resume, Scope};
 pub use plan::{CatchUp, OnOrphan, Plan};
 pub use reconcile::{DropGuard, PlanChange, PlanError, PlanFailure, PlansFailed, ReconcileReport, UnknownJob};
-pub use record::{RunOutcome, RunRecord};
+pub use record::{FailedTry, RunOutcome, RunRecord, StillRunning};
 pub use run::{Run, Stop, Window};
 pub use schedule::{
     Between, Calendar, Dialect, Dst, DstError, EveryBase, Fold, Gap, Note, Occurrence, Schedule, ScheduleOptions,
     SpecError, SpecField, SpecLimits, SpecProblem, SpecWarning, Swallowed, SwallowedTime, Upcoming, ZONE_DATA_VERSION,
 };
-pub use scheduler::{CloseReport, PlanStatus, PlanView, Scheduler, StillRunning};
+pub use scheduler::{CloseReport, PlanStatus, PlanView, Scheduler};
 pub use seam::{
     Asked, Board, Ending, Ledger, Mutex, NotStarted, Overlap, Retention, RunKind, StoreError, StoreErrorKind,
 };

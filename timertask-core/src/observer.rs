@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use crate::key::{PlanId, SlotKey};
 use crate::reconcile::ReconcileReport;
-use crate::record::RunRecord;
-use crate::seam::{Cancel, StoreError};
-use crate::time::Timestamp;
+use crate::record::{FailedTry, RunRecord, StillRunning};
+use crate::seam::{Cancel, NotStarted, StoreError};
 
 /// Hears each [`Event`]. Called on the engine's threads without any lock of ours; be quick. A panic is contained,
 /// logged once and otherwise ignored.
@@ -28,12 +27,26 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A job is entered.
+    /// A slot has fallen due, and its turn has come: it is asked for, or passed over since it is too late for it.
+    Due {
+        /// The slot.
+        slot: &'a SlotKey,
+    },
+    /// A job is entered, for the first try of a run.
     Started {
         /// The slot.
         slot: &'a SlotKey,
         /// How late: from due to now.
         lateness: Duration,
+    },
+    /// A try has failed: its job returned an error or panicked.
+    TryFailed {
+        /// The slot.
+        slot: &'a SlotKey,
+        /// Which try of the run it was, when, and what it said.
+        failed: &'a FailedTry,
+        /// In how long the next one may begin; `None`: it was the last one, and the run ends.
+        next_in: Option<Duration>,
     },
     /// A run has ended and that is recorded, or a slot was not started, or yielded to another instance.
     Record(&'a RunRecord),
@@ -49,13 +62,11 @@ pub enum Event<'a> {
         /// Who and why.
         cancel: &'a Cancel,
     },
-    /// A run goes on longer than its budget, or than the default budget where none was set.
-    LongRun {
-        /// The slot.
-        slot: &'a SlotKey,
-        /// When the job was entered.
-        since: Timestamp,
-    },
+    /// A run goes on longer than its budget, or than the default budget where none was set. Told once a run.
+    LongRun(&'a StillRunning),
+    /// A job was told to stop and has not come back: by now its worker is lost to other slots, until it does. Told once a
+    /// try, 10 to 20 s after its token fired.
+    Stuck(&'a StillRunning),
     /// A slot whose runner was not heard of any more was ended as orphaned, or opened for a rerun.
     Orphaned {
         /// The slot.
@@ -63,10 +74,20 @@ pub enum Event<'a> {
         /// Whether it may be run again.
         rerun: bool,
     },
-    /// Slots of a plan were missed and are being accounted for or made up.
+    /// A gap shows: slots of a plan were missed, and a walk begins that accounts for them or makes them up.
     Gap {
         /// The plan.
         plan: &'a PlanId,
+    },
+    /// Slots of a plan were missed, and this instance has dealt with them.
+    Missed {
+        /// The plan.
+        plan: &'a PlanId,
+        /// How many.
+        count: u64,
+        /// Why they were recorded as not started; `None` where they are made up, by a run that ends with a
+        /// [`Record`](Self::Record) of its own.
+        reason: Option<NotStarted>,
     },
     /// A call to the store failed.
     StoreFault {

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::key::{Fence, InstanceId, SlotKey};
+use crate::run::Stop;
 use crate::seam::{Asked, Ending, NotStarted, RunKind};
 use crate::time::Timestamp;
 
@@ -64,10 +66,32 @@ pub struct RunRecord {
     pub ended_at: Timestamp,
     /// How many times the job was tried.
     pub tries: u32,
+    /// The tries that failed, old to new, the last one among them where the run failed; at most the latest
+    /// [`FailedTry::KEPT`].
+    pub failed_tries: Vec<FailedTry>,
     /// How it came out.
     pub outcome: RunOutcome,
-    /// What the error or panic said.
+    /// What the error or panic of the last try said.
     pub detail: Option<Arc<str>>,
+}
+
+/// A try of a run that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FailedTry {
+    /// Which try of the run it was, from 1.
+    pub number: u32,
+    /// When the job was entered.
+    pub started_at: Timestamp,
+    /// When it returned.
+    pub ended_at: Timestamp,
+    /// What its error or panic said.
+    pub error: Option<Arc<str>>,
+}
+
+impl FailedTry {
+    /// So many of a run are kept in its record; each is told as an [`Event::TryFailed`](crate::Event::TryFailed).
+    pub const KEPT: usize = 16;
 }
 
 impl fmt::Display for RunRecord {
@@ -76,6 +100,36 @@ impl fmt::Display for RunRecord {
         match &self.detail {
             Some(detail) => write!(f, ": {detail}"),
             None => Ok(()),
+        }
+    }
+}
+
+/// A run whose job has not come back. It has a worker to itself until it does: a thread cannot be stopped from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StillRunning {
+    /// The slot.
+    pub slot: SlotKey,
+    /// The label of the instance that it runs on.
+    pub instance: InstanceId,
+    /// The name of the thread that it runs on.
+    pub worker: String,
+    /// When the job was entered, for the first time where it is tried again.
+    pub since: Timestamp,
+    /// Which try it is, from 1.
+    pub tries: u32,
+    /// What it was told to stop for, where it was.
+    pub stop: Option<Stop>,
+    /// Time since it was told.
+    pub told_ago: Option<Duration>,
+}
+
+impl fmt::Display for StillRunning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} runs since {} on {}, thread {}", self.slot, self.since, self.instance, self.worker)?;
+        match (self.stop, self.told_ago) {
+            (Some(stop), Some(ago)) => write!(f, ", told to stop {} s ago: {stop}", ago.as_secs()),
+            _ => Ok(()),
         }
     }
 }

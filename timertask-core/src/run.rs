@@ -1,7 +1,7 @@
 //! A run: what a job sees of the slot that it runs, and the cell in which the engine keeps it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::clock::{Signal, Until, Wake};
 use crate::engine::{Installed, Shared};
 use crate::key::{Fence, InstanceId, Nonce, SlotKey};
+use crate::record::FailedTry;
 use crate::seam::{Asked, Cancel, Grant, Lease, RunKind};
 use crate::time::{Timestamp, Trigger, micros};
 
@@ -249,8 +250,10 @@ pub(crate) mod phase {
     pub(crate) const ENTERED: u8 = 1;
     /// Given back; never entered, whatever the answer.
     pub(crate) const GIVEN_BACK: u8 = 2;
-    /// The job has returned; its end is being recorded.
+    /// The job has returned for the last time; the run's end is being recorded.
     pub(crate) const RETURNED: u8 = 3;
+    /// A try has failed and the next one is to come; no worker has it.
+    pub(crate) const WAITING: u8 = 4;
 }
 
 /// What the engine keeps of a claimed slot, from its grant until its end is recorded.
@@ -269,8 +272,14 @@ pub(crate) struct RunCell {
     pub(crate) try_end: AtomicU64,
     pub(crate) started_at: AtomicI64,
     pub(crate) tries: AtomicU32,
+    /// The worker that has it, or had it last.
+    pub(crate) worker: AtomicUsize,
     pub(crate) ended_elsewhere: AtomicBool,
     pub(crate) reported_long: AtomicBool,
+    pub(crate) reported_stuck: AtomicBool,
+    /// Microseconds of monotonic time at which the try was told to stop; `u64::MAX`: it was not.
+    told_at: AtomicU64,
+    failed: std::sync::Mutex<Vec<FailedTry>>,
     phase: AtomicU8,
     stop: AtomicU8,
     trust: std::sync::Mutex<Trust>,
@@ -313,8 +322,12 @@ impl RunCell {
             try_end: AtomicU64::new(u64::MAX),
             started_at: AtomicI64::new(0),
             tries: AtomicU32::new(0),
+            worker: AtomicUsize::new(0),
             ended_elsewhere: AtomicBool::new(false),
             reported_long: AtomicBool::new(false),
+            reported_stuck: AtomicBool::new(false),
+            told_at: AtomicU64::new(u64::MAX),
+            failed: std::sync::Mutex::default(),
             phase: AtomicU8::new(phase::CLAIMED),
             stop: AtomicU8::new(0),
             trust: std::sync::Mutex::new(new.trust),
@@ -380,8 +393,39 @@ impl RunCell {
         self.stop.fetch_and(!Stop::Deadline.bit(), Ordering::AcqRel);
         let mut channel = self.channel();
         if self.stopped().is_none() {
+            self.told_at.store(u64::MAX, Ordering::Release);
+            self.reported_stuck.store(false, Ordering::Relaxed);
             *channel = None;
         }
+    }
+
+    /// Notes that a try has failed.
+    pub(crate) fn note_failed(&self, failed: FailedTry) {
+        let mut all = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= FailedTry::KEPT {
+            all.remove(0);
+        }
+        all.push(failed);
+    }
+
+    /// The tries that have failed, which are no longer kept here.
+    pub(crate) fn take_failed(&self) -> Vec<FailedTry> {
+        std::mem::take(&mut self.failed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What the last try that failed said.
+    pub(crate) fn last_error(&self) -> Option<Arc<str>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).last().and_then(|failed| failed.error.clone())
+    }
+
+    /// Since when, in monotonic time, it has been told to stop: by its token, or by a deadline that has passed.
+    pub(crate) fn told(&self, mono: Duration) -> Option<Duration> {
+        let fired = match self.told_at.load(Ordering::Acquire) {
+            u64::MAX => None,
+            at => Some(Duration::from_micros(at)),
+        };
+        let passed = self.deadline().filter(|end| *end <= mono);
+        fired.into_iter().chain(passed).min()
     }
 
     /// The stop that was fired, without a look at the clock.
@@ -402,9 +446,11 @@ impl RunCell {
         Ok(())
     }
 
-    /// Fires the token. A reason does not go when another one comes: the end of a try may be taken back, a cancel not.
-    pub(crate) fn fire(&self, stop: Stop) {
+    /// Fires the token at `mono`. A reason does not go when another one comes: the end of a try may be taken back, a
+    /// cancel not.
+    pub(crate) fn fire(&self, stop: Stop, mono: Duration) {
         self.stop.fetch_or(stop.bit(), Ordering::AcqRel);
+        self.told_at.fetch_min(micros(mono).unsigned_abs(), Ordering::AcqRel);
         if let Some((sender, _)) = self.channel().as_mut() {
             *sender = None;
         }
@@ -416,9 +462,9 @@ impl RunCell {
     }
 
     /// Notes who asked and fires the token; whether this is news.
-    pub(crate) fn fire_cancel(&self, cancel: Arc<Cancel>) -> bool {
+    pub(crate) fn fire_cancel(&self, cancel: Arc<Cancel>, mono: Duration) -> bool {
         let news = self.cancel.set(cancel).is_ok();
-        self.fire(Stop::Cancelled);
+        self.fire(Stop::Cancelled, mono);
         news
     }
 

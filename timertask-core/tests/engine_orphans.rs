@@ -244,7 +244,7 @@ fn fault_07_without_a_store_it_says_so_and_with_one_each_slot_starts_once() {
 // ---- mutex only ----
 
 fn budget(attempts: u32, timeout: u64) -> RetryBudget {
-    RetryBudget { attempts, timeout: secs(timeout), backoff: secs(0), slack: secs(30) }
+    RetryBudget { attempts, timeout: secs(timeout), backoff: secs(0).into(), slack: secs(30) }
 }
 
 #[test]

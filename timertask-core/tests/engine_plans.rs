@@ -8,7 +8,7 @@ use common::*;
 use std::sync::Arc;
 use std::time::Duration;
 use timertask_core::{
-    BoxError, CatchUp, DropGuard, Dst, Jobs, OnOrphan, Overlap, Plan, PlanError, PlanStatus, RetryBudget, Run,
+    Backoff, BoxError, CatchUp, DropGuard, Dst, Jobs, OnOrphan, Overlap, Plan, PlanError, PlanStatus, RetryBudget, Run,
     Scheduler, SchedulerError, StoreErrorKind,
 };
 use timertask_testkit::{Call, FakeClock, Fault, Faulty};
@@ -124,8 +124,10 @@ fn each_setter_changes_the_derived_fingerprint_and_an_own_one_stands_for_all() {
         p().retry(budget),
         p().retry(RetryBudget { attempts: 4, ..budget }),
         p().retry(RetryBudget { timeout: secs(1), ..budget }),
-        p().retry(RetryBudget { backoff: secs(1), ..budget }),
+        p().retry(RetryBudget { backoff: secs(1).into(), ..budget }),
         p().retry(RetryBudget { slack: secs(1), ..budget }),
+        p().retry(RetryBudget { backoff: Backoff::Exponential { first: secs(5), max: secs(5) }, ..budget }),
+        p().retry(RetryBudget { backoff: Backoff::Exponential { first: secs(5), max: secs(6) }, ..budget }),
         p().overlap(Overlap::Skip),
         p().overlap(Overlap::Allow(2)),
         p().overlap(Overlap::Allow(3)),

@@ -153,7 +153,7 @@ fn each_try_has_a_channel_of_its_own() {
         Ok(())
     };
     let scheduler = Scheduler::builder(job).clock(clock.clone()).start().unwrap();
-    let budget = RetryBudget { attempts: 2, timeout: secs(10), backoff: secs(5), slack: secs(30) };
+    let budget = RetryBudget { attempts: 2, timeout: secs(10), backoff: secs(5).into(), slack: secs(30) };
     scheduler.reconcile([minutely("a").retry(budget)]).unwrap();
     clock.advance(secs(100));
     assert_eq!(log.lines(), ["try 1 fired false", "try 2 fired false"]);

@@ -110,7 +110,7 @@ fn a_panic_after_its_token_fired_is_a_failure_and_an_error_is_cancelled() {
 }
 
 fn budget(attempts: u32, timeout: u64, backoff: u64) -> RetryBudget {
-    RetryBudget { attempts, timeout: secs(timeout), backoff: secs(backoff), slack: secs(30) }
+    RetryBudget { attempts, timeout: secs(timeout), backoff: secs(backoff).into(), slack: secs(30) }
 }
 
 /// A job that notes each try with the time since the trigger, works `d`, and fails but on try `good`.
@@ -444,7 +444,7 @@ fn durations_without_measure_panic_nowhere() {
     let log = Log::default();
     let max = std::time::Duration::MAX;
     let scheduler = start(Scheduler::builder(worker(&log, secs(3))).max_skew(max), &clock, &ledger);
-    let all = RetryBudget { attempts: u32::MAX, timeout: max, backoff: max, slack: max };
+    let all = RetryBudget { attempts: u32::MAX, timeout: max, backoff: max.into(), slack: max };
     let plan = |id: &str| Plan::new(id, "*/7 * * * * *").start_window(max).catch_up_window(max);
     scheduler
         .reconcile([

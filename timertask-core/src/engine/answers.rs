@@ -91,6 +91,7 @@ impl Claimer {
         // A repeated `run_now` has the instant of its first acceptance.
         let slot = SlotKey { at: grant.at, ..slot };
         let at = slot.at;
+        plan.counts().saw_success(grant.last_success);
         if kind == RunKind::Scheduled && prev.is_some_and(|prev| grant.cursor < prev) {
             self.shared.want_walk(&plan);
         }
@@ -98,6 +99,7 @@ impl Claimer {
             self.shared.catching_up.fetch_add(1, Ordering::AcqRel);
         }
         if let Origin::Walk = origin {
+            self.shared.missed(&plan, 1, None);
             self.shared.scribe.send(ScribeMail::CaughtUp(Arc::clone(&plan), Duration::ZERO));
         }
         // A backfill may reach back to what was before the plan's current version.

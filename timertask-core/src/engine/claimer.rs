@@ -23,9 +23,6 @@ use crate::time::{Timestamp, Trigger};
 
 /// With any ledger a call holds no more than so many.
 const AT_ONCE: usize = 128;
-/// With a ledger of this process alone claims run ahead, in whole calls, while no more than so many runs are queued: a
-/// call for each run that a worker takes would cost more than the run.
-pub(crate) const RUN_AHEAD: usize = 896;
 /// How often a waiting slot (full gate) asks again.
 pub(super) const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// The longest back-off after faults of the store.
@@ -69,10 +66,7 @@ impl Claimer {
 
     /// How many runs there is room for.
     fn permits(&self) -> usize {
-        if self.shared.config.exclusive {
-            return if self.shared.queued.load(Ordering::Acquire) <= RUN_AHEAD { AT_ONCE } else { 0 };
-        }
-        self.shared.config.concurrency.saturating_sub(self.shared.busy.load(Ordering::Acquire)).min(AT_ONCE)
+        self.shared.pool.room(self.shared.clock.monotonic()).min(AT_ONCE)
     }
 
     /// The next slot whose time has come, if there is one. Those that are given up, but may have been granted, go to
@@ -148,10 +142,11 @@ impl Claimer {
             started_at: None,
             ended_at: now,
             tries: 0,
+            failed_tries: Vec::new(),
             outcome,
             detail: None,
         };
-        self.shared.counters.record(&record);
+        self.shared.counters.record(plan.counts(), &record);
         Reports::log(&record);
         if self.shared.reports.wanted() {
             self.shared.reports.records(vec![record]);
@@ -227,24 +222,43 @@ impl Claimer {
         }
     }
 
-    fn claim(&mut self, candidates: Vec<Candidate>) {
-        if self.shared.mutex.is_some() {
-            let faults = self.faults;
-            for candidate in candidates {
-                if self.faults > faults {
-                    // The others are not asked for while the store does not answer.
-                    self.keep(candidate);
-                } else {
-                    self.claim_under_mutex(candidate);
-                }
-            }
-            return;
+    /// Asks for these, each with a permit.
+    fn claim(&mut self, mut candidates: Vec<Candidate>, mono: Duration) {
+        let shared = Arc::clone(&self.shared);
+        let permits = shared.pool.reserve(candidates.len(), mono);
+        // A run that came back for another try was faster.
+        candidates.split_off(permits).into_iter().for_each(|candidate| self.keep(candidate));
+        if permits > 0 {
+            Counters::add(&shared.counters.claimed, permits);
+            let granted = if shared.mutex.is_some() { self.ask_one_by_one(candidates) } else { self.ask(candidates) };
+            shared.pool.give_back(permits - granted, shared.clock.monotonic());
         }
+    }
+
+    /// How many were granted.
+    fn ask_one_by_one(&mut self, candidates: Vec<Candidate>) -> usize {
+        let (faults, mut granted) = (self.faults, 0);
+        for candidate in candidates {
+            if self.faults > faults {
+                // The others are not asked for while the store does not answer.
+                self.keep(candidate);
+            } else {
+                granted += usize::from(self.claim_under_mutex(candidate));
+            }
+        }
+        granted
+    }
+
+    /// How many were granted.
+    fn ask(&mut self, candidates: Vec<Candidate>) -> usize {
         let requests: Vec<_> = candidates.iter().map(|c| self.request(c, LEASE)).collect();
         let (wall, mono) = (self.shared.clock.now(), self.shared.clock.monotonic());
         let answer = self.shared.store("claim", |ledger| matched("claim", requests.len(), ledger.claim(&requests)?));
         match answer {
-            Err(error) => self.fault(candidates, error.outcome_unknown()),
+            Err(error) => {
+                self.fault(candidates, error.outcome_unknown());
+                0
+            }
             Ok(answer) => {
                 self.faults = 0;
                 let trust = Trust { wall, mono, span: Some(LEASE.saturating_sub(MARGIN)) };
@@ -254,7 +268,9 @@ impl Claimer {
                         granted.push(cell);
                     }
                 }
+                let n = granted.len();
                 self.hand_over(granted);
+                n
             }
         }
     }
@@ -295,23 +311,17 @@ impl Claimer {
         }
         let shared = &self.shared;
         shared.live.insert(&cells);
-        shared.busy.fetch_add(cells.len(), Ordering::AcqRel);
-        shared.queued.fetch_add(cells.len(), Ordering::AcqRel);
         if let Some(first) = cells.iter().filter_map(|cell| cell.term_end).min() {
             shared.note_deadline(first);
         }
-        let n = cells.len();
-        for cell in cells {
-            shared.work.send(cell);
-        }
-        shared.wake_workers(n);
+        shared.pool.hand_over(cells);
     }
 
-    /// Gives back what no worker has taken, once the scheduler closes. A worker may be doing the same.
+    /// Gives back what no worker has taken, and ends what waits for another try, once the scheduler closes. A worker may
+    /// be doing the same.
     fn leave(&self) {
-        while let Some(cell) = self.shared.work.try_recv() {
-            self.shared.queued.fetch_sub(1, Ordering::AcqRel);
-            self.shared.busy.fetch_sub(1, Ordering::AcqRel);
+        self.shared.end_waiting(|_| true);
+        while let Some(cell) = self.shared.pool.take_back() {
             if cell.step(phase::CLAIMED, phase::GIVEN_BACK) {
                 self.shared.scribe.send(ScribeMail::Finished(Finished { cell, what: Finish::GivenBack }));
             }
@@ -329,6 +339,14 @@ impl Claimer {
                 }
             }
         }
+    }
+
+    /// Tells how much waits here.
+    fn note_depth(&self) {
+        let depth = &self.shared.counters.depth;
+        depth.due.store(self.due.len() + self.again.len(), Ordering::Relaxed);
+        depth.gate.store(self.waiting.len(), Ordering::Relaxed);
+        depth.catch_up.store(self.catch_up.len(), Ordering::Relaxed);
     }
 
     /// When there is something to do again, without a signal.
@@ -375,11 +393,11 @@ impl Room for Claimer {
             let candidates = self.choose(now, mono, &mut forsaken);
             if !self.give_back_forsaken(forsaken) {
                 candidates.into_iter().for_each(|candidate| self.keep(candidate));
-            } else if !candidates.is_empty() {
-                Counters::add(&self.shared.counters.claimed, candidates.len());
-                self.claim(candidates);
+            } else {
+                self.claim(candidates, mono);
             }
         }
+        self.note_depth();
         let (now, mono) = (self.shared.clock.now(), self.shared.clock.monotonic());
         Turn::Wait(self.next_turn(now, mono))
     }

@@ -39,16 +39,23 @@ impl Ord for Pending {
     }
 }
 
+/// How many slots of a batch are still to be looked at.
+fn left(batch: &Batch) -> usize {
+    batch.members.len().saturating_sub(batch.pos)
+}
+
 /// A heap of batches.
 pub(super) struct Due {
     heap: BinaryHeap<Pending>,
     /// How many batches there may be before those that are superseded are looked for.
     batches: usize,
+    /// How many slots wait in them.
+    slots: usize,
 }
 
 impl Default for Due {
     fn default() -> Self {
-        Self { heap: BinaryHeap::new(), batches: BATCHES }
+        Self { heap: BinaryHeap::new(), batches: BATCHES, slots: 0 }
     }
 }
 
@@ -56,12 +63,20 @@ impl Due {
     /// Takes in what fell due. Batches of which nobody has a use any more don't pile up behind one that has a long start
     /// window.
     pub(super) fn take_in(&mut self, line: &Arc<Line>) {
-        self.heap.extend(line.take().into_iter().map(|batch| Pending(batch, Arc::clone(line))));
+        let batches = line.take();
+        self.slots += batches.iter().map(left).sum::<usize>();
+        self.heap.extend(batches.into_iter().map(|batch| Pending(batch, Arc::clone(line))));
         if self.heap.len() <= self.batches {
             return;
         }
         self.heap.retain(|Pending(batch, line)| !line.is_superseded(batch.number, line.widest()));
         self.batches = BATCHES.max(2 * self.heap.len());
+        self.slots = self.heap.iter().map(|Pending(batch, _)| left(batch)).sum();
+    }
+
+    /// How many slots wait here.
+    pub(super) fn len(&self) -> usize {
+        self.slots
     }
 
     /// Goes past due slots that nobody here will start, and tells whether one is left at the top. `too_late` hears of those
@@ -80,13 +95,13 @@ impl Due {
                 // One that is due only in the time to come: the clock stepped back, and the timer has armed it anew.
                 Some(plan) if now >= batch.due => plan,
                 _ => {
-                    PeekMut::pop(top);
+                    self.slots -= left(&PeekMut::pop(top).0);
                     continue;
                 }
             };
             let late = now > batch.due.saturating_add(plan.policy.start_window);
             if !late && line.is_superseded(batch.number, line.widest()) {
-                PeekMut::pop(top);
+                self.slots -= left(&PeekMut::pop(top).0);
                 continue;
             }
             let wanted = plan.is_active() && batch.at > plan.start();
@@ -97,7 +112,9 @@ impl Due {
             let passed = (wanted && late).then(|| (Arc::clone(plan), batch.at));
             top.0.pos += 1;
             drop(top);
+            self.slots -= 1;
             if let Some((plan, at)) = passed {
+                shared.fell_due(&plan, at);
                 // What nobody starts shows as a gap once its window has closed.
                 shared.want_walk(&plan);
                 too_late(&plan, at);
@@ -114,6 +131,8 @@ impl Due {
         let (at, prev) = (batch.at, batch.prev);
         batch.pos += 1;
         drop(top);
+        self.slots -= 1;
+        shared.fell_due(&plan, at);
         Some(Candidate::new(shared, plan, at, prev, RunKind::Scheduled, origin))
     }
 

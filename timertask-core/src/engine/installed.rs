@@ -2,10 +2,11 @@
 
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::PlanCounts;
 use crate::budget::RetryBudget;
 use crate::key::{Fingerprint, PlanId, SlotKey};
 use crate::plan::{CatchUp, OnOrphan};
@@ -87,6 +88,8 @@ pub(crate) struct Installed {
     state: AtomicU8,
     /// Whether the scribe was told that slots may have been missed, and has not read it.
     walk_asked: AtomicBool,
+    /// Made when a slot falls due, so that plans which never do cost no memory for it.
+    counts: OnceLock<Arc<PlanCounts>>,
 }
 
 impl Deref for Installed {
@@ -115,6 +118,22 @@ impl Installed {
             seq,
             state: AtomicU8::new(state::PENDING),
             walk_asked: AtomicBool::new(false),
+            counts: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn counts(&self) -> &PlanCounts {
+        self.counts.get_or_init(Arc::default)
+    }
+
+    pub(crate) fn counts_if_any(&self) -> Option<&PlanCounts> {
+        self.counts.get().map(|counts| &**counts)
+    }
+
+    /// Goes on with the counters of the version that it replaces.
+    pub(crate) fn count_on(&self, before: &Self) {
+        if let Some(counts) = before.counts.get() {
+            let _ = self.counts.set(Arc::clone(counts));
         }
     }
 

@@ -10,10 +10,10 @@ use crate::seam::{Applied, Cover, Held, Lease, Mutex, NotStarted, PlanOp};
 
 impl Claimer {
     /// Takes the slot's lock, then claims it. The lock is left to lapse after a run, so that nobody else can take the
-    /// slot inside its start window; a lock whose claim was not granted is given back.
-    pub(super) fn claim_under_mutex(&mut self, candidate: Candidate) {
+    /// slot inside its start window; a lock whose claim was not granted is given back. Whether it was granted.
+    pub(super) fn claim_under_mutex(&mut self, candidate: Candidate) -> bool {
         let shared = Arc::clone(self.shared());
-        let Some(mutex) = &shared.mutex else { return };
+        let Some(mutex) = &shared.mutex else { return false };
         let ttl = candidate.plan.lock_ttl();
         let request = self.request(&candidate, ttl);
         let (wall, mono) = (shared.clock.now(), shared.clock.monotonic());
@@ -22,11 +22,11 @@ impl Claimer {
             Ok(None) => {
                 yielded(&shared, &candidate);
                 self.yielded(candidate);
-                return;
+                return false;
             }
             Err(error) => {
                 self.fault(vec![candidate], error.outcome_unknown());
-                return;
+                return false;
             }
         };
         self.answers();
@@ -50,8 +50,12 @@ impl Claimer {
             Some(cell) => {
                 cell.set_lease(lease);
                 self.hand_over(vec![cell]);
+                true
             }
-            None => unlock(&shared, &lease),
+            None => {
+                unlock(&shared, &lease);
+                false
+            }
         }
     }
 }

@@ -117,6 +117,7 @@ impl Registry {
             Some(there) => {
                 let before = std::mem::replace(there, Arc::clone(&plan));
                 before.set_state(state::GONE);
+                plan.count_on(&before);
                 Some(before)
             }
             None => {

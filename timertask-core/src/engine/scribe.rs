@@ -220,10 +220,11 @@ impl Scribe {
                 started_at: entered.then(|| Timestamp::from_micros(cell.started_at.load(Ordering::Relaxed))),
                 ended_at,
                 tries: cell.tries.load(Ordering::Relaxed),
+                failed_tries: cell.take_failed(),
                 outcome,
                 detail,
             };
-            shared.counters.record(&record);
+            shared.counters.record(cell.plan.counts(), &record);
             Reports::log(&record);
             if let (Finish::GivenBack, Some(lease)) = (&finished.what, cell.lease()) {
                 super::mutex_only::unlock(&shared, lease);
@@ -248,9 +249,11 @@ impl Scribe {
         for cell in self.shared.live.all() {
             match cell.deadline() {
                 Some(end) if end > mono => self.shared.note_deadline(end),
-                Some(_) if cell.phase() == phase::ENTERED => cell.fire(Stop::Deadline),
-                Some(_) => {}
-                None => {}
+                // One that waits for another try has come to the end of its budget.
+                Some(_) if matches!(cell.phase(), phase::ENTERED | phase::WAITING) => {
+                    self.shared.stop(&cell, Stop::Deadline);
+                }
+                Some(_) | None => {}
             }
         }
     }
@@ -265,7 +268,7 @@ impl Scribe {
         let fixed = self.shared.mutex.is_some();
         let live = self.shared.live.all();
         for cell in &live {
-            report_long(&self.shared, cell, now);
+            report_long(&self.shared, cell, now, mono);
         }
         let live: Vec<_> = live.into_iter().filter(|cell| cell.term_end.is_none_or(|end| mono < end)).collect();
         for group in live.chunks(AT_ONCE) {
@@ -289,14 +292,16 @@ impl Scribe {
                         if !fixed {
                             cell.set_trust(trust);
                         }
-                        if cell.fire_cancel(Arc::clone(&cancel)) {
+                        let news = cell.fire_cancel(Arc::clone(&cancel), mono);
+                        self.shared.stop(cell, Stop::Cancelled);
+                        if news {
                             self.shared.reports.event(&Event::CancelAsked { slot: &cell.slot, cancel: &cancel });
                         }
                     }
                     Renewal::Lost => {
                         // One that has returned has its end under way; that answer tells.
                         if cell.phase() != phase::RETURNED && cell.stopped() != Some(Stop::LeaseLost) {
-                            cell.fire(Stop::LeaseLost);
+                            self.shared.stop(cell, Stop::LeaseLost);
                             log::warn!(target: "timertask::run", "{}: lease lost: {}", self.shared.config.instance, cell.slot);
                             self.shared.reports.event(&Event::LeaseLost { slot: &cell.slot });
                         }
@@ -355,14 +360,20 @@ fn outcome_of(finished: &Finished, sent: &EndOp, ended: Ended, now: Timestamp) -
     (outcome, at, detail)
 }
 
-fn report_long(shared: &Shared, cell: &RunCell, now: Timestamp) {
+/// Tells of a run that goes on for long, and of one that has been told to stop and does not.
+fn report_long(shared: &Shared, cell: &RunCell, now: Timestamp, mono: Duration) {
     if cell.phase() != phase::ENTERED {
         return;
     }
-    let since = Timestamp::from_micros(cell.started_at.load(Ordering::Relaxed));
-    if now.since(since) > cell.plan.lock_ttl() && !cell.reported_long.swap(true, Ordering::Relaxed) {
-        log::warn!(target: "timertask::run", "{}: {} runs since {since}", shared.config.instance, cell.slot);
-        shared.reports.event(&Event::LongRun { slot: &cell.slot, since });
+    if shared.is_long(cell, now) && !cell.reported_long.swap(true, Ordering::Relaxed) {
+        let running = shared.still_running(cell);
+        log::warn!(target: "timertask::run", "{}: a long run: {running}", shared.config.instance);
+        shared.reports.event(&Event::LongRun(&running));
+    }
+    if shared.is_stuck(cell, mono) && !cell.reported_stuck.swap(true, Ordering::Relaxed) {
+        let running = shared.still_running(cell);
+        log::warn!(target: "timertask::run", "{}: a stuck run: {running}", shared.config.instance);
+        shared.reports.event(&Event::Stuck(&running));
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the rooms share: the seams, the configuration, the mailboxes, and how things stand.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -9,18 +9,20 @@ use super::live::Live;
 use super::mailbox::Mailbox;
 use super::outbox::GenerationOp;
 use super::pauses::Pauses;
+use super::pool::Pool;
 use super::reports::Reports;
 use super::stats::Counters;
 use super::{Installed, Registry};
 use crate::budget::RetryBudget;
 use crate::clock::{Clock, Signal};
-use crate::engine::claimer::{ClaimerMail, RUN_AHEAD};
+use crate::engine::claimer::ClaimerMail;
 use crate::engine::timer::{GroupKey, TimerMail};
 use crate::engine::worker::Finished;
 use crate::job::Job;
 use crate::key::{InstanceId, Namespace, PlanId, PlanKey, SlotKey};
 use crate::observer::Event;
 use crate::plan::{CatchUp, OnOrphan};
+use crate::record::StillRunning;
 use crate::run::RunCell;
 use crate::schedule::{Calendar, Dialect, Dst, SpecLimits};
 use crate::seam::{Answer, Durability, Ledger, Mutex, Outcome, Overlap, StoreError, StoreErrorKind};
@@ -117,16 +119,8 @@ pub(crate) struct Shared {
     registry: RwLock<Registry>,
     pub(crate) timer: Mailbox<TimerMail>,
     pub(crate) claimer: Mailbox<ClaimerMail>,
-    pub(crate) work: Mailbox<Arc<RunCell>>,
+    pub(crate) pool: Pool,
     pub(crate) scribe: Mailbox<ScribeMail>,
-    /// The signals of the workers, one each.
-    pub(crate) worker_signals: Vec<Signal>,
-    /// Which of them wait for work.
-    idle: Vec<AtomicBool>,
-    /// Workers that have, or are about to get, a run.
-    pub(crate) busy: AtomicUsize,
-    /// Runs claimed and not yet taken by a worker.
-    pub(crate) queued: AtomicUsize,
     /// Runs of slots that catch up; they have permits of their own.
     pub(crate) catching_up: AtomicUsize,
     /// The earliest monotonic deadline of a run that the scribe has not looked at, microseconds.
@@ -186,6 +180,10 @@ pub struct Health {
     pub skew_micros: i64,
     /// Whether the skew is beyond `max_skew`: nothing is started until it no longer is.
     pub skewed: bool,
+    /// Runs that go on for longer than their budget, or than the default budget where none is set.
+    pub long_runs: Vec<StillRunning>,
+    /// Jobs that were told to stop at least 10 s ago and have not come back. Each has a worker to itself until it does.
+    pub stuck_runs: Vec<StillRunning>,
     /// How many of the engine's threads are alive.
     pub threads_alive: usize,
     /// Threads of the engine that panicked; empty unless we have a bug.
@@ -203,7 +201,8 @@ impl Shared {
         config: Config,
         reports: Reports,
     ) -> Self {
-        let workers = config.concurrency;
+        let claimer = Mailbox::new();
+        let pool = Pool::new(config.concurrency, config.exclusive, claimer.signal().clone());
         Self {
             clock,
             ledger,
@@ -216,13 +215,9 @@ impl Shared {
             pauses: Pauses::default(),
             registry: RwLock::new(Registry::default()),
             timer: Mailbox::new(),
-            claimer: Mailbox::new(),
-            work: Mailbox::new(),
+            claimer,
+            pool,
             scribe: Mailbox::new(),
-            worker_signals: (0..workers).map(|_| Signal::new()).collect(),
-            idle: (0..workers).map(|_| AtomicBool::new(false)).collect(),
-            busy: AtomicUsize::new(0),
-            queued: AtomicUsize::new(0),
             catching_up: AtomicUsize::new(0),
             deadline: AtomicU64::new(u64::MAX),
             reconciles: AtomicU64::new(0),
@@ -274,7 +269,7 @@ impl Shared {
         self.timer.signal().notify();
         self.claimer.signal().notify();
         self.scribe.signal().notify();
-        self.worker_signals.iter().for_each(Signal::notify);
+        self.pool.wake_all();
         self.loops.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Signal::notify);
         self.progress.notify();
     }
@@ -298,38 +293,6 @@ impl Shared {
     /// Forgets it, before all runs are looked through.
     pub(crate) fn clear_deadline(&self) {
         self.deadline.store(u64::MAX, Ordering::Release);
-    }
-
-    /// Wakes up to `n` workers that wait for work, which was put into the queue before. Those that are at work look
-    /// for more by themselves.
-    pub(crate) fn wake_workers(&self, n: usize) {
-        // Pairs with the fence in `next_work`: either the worker sees the work, or it is seen to be idle here.
-        fence(Ordering::SeqCst);
-        let idle = self.worker_signals.iter().zip(&self.idle).filter(|(_, idle)| idle.swap(false, Ordering::AcqRel));
-        idle.take(n).for_each(|(signal, _)| signal.notify());
-    }
-
-    /// The next run for worker `number`; without one it counts as idle until it is woken.
-    pub(crate) fn next_work(&self, number: usize) -> Option<Arc<RunCell>> {
-        let take = || {
-            let cell = self.work.try_recv()?;
-            let queued = self.queued.fetch_sub(1, Ordering::AcqRel) - 1;
-            if self.config.exclusive && queued == RUN_AHEAD {
-                // The claimer, which waited for this, may run ahead once more.
-                self.claimer.signal().notify();
-            }
-            Some(cell)
-        };
-        take().or_else(|| {
-            self.idle[number].store(true, Ordering::Release);
-            fence(Ordering::SeqCst);
-            let cell = take();
-            // Woken meanwhile for another run than the one it found: the call is passed on.
-            if cell.is_some() && !self.idle[number].swap(false, Ordering::AcqRel) {
-                self.wake_workers(1);
-            }
-            cell
-        })
     }
 
     /// Slots of this plan may have been missed. Told once until the scribe reads it, so that a stuck scribe's mail does not
@@ -446,6 +409,10 @@ impl Shared {
         let tick = self.pulse.last_tick.load(Ordering::Relaxed);
         let answered = self.pulse.last_store_answer.load(Ordering::Relaxed);
         let faulty = self.pulse.store_faulty.load(Ordering::Relaxed);
+        let (live, mono) = (self.live.all(), self.clock.monotonic());
+        let running = |which: &dyn Fn(&RunCell) -> bool| {
+            live.iter().filter(|cell| which(cell)).map(|cell| self.still_running(cell)).collect()
+        };
         Health {
             last_tick_age: (tick != 0).then(|| age(tick)),
             timer_late: age(self.pulse.next_due.load(Ordering::Relaxed)),
@@ -459,6 +426,8 @@ impl Shared {
             durability: self.durability(),
             skew_micros: self.pulse.skew_micros.load(Ordering::Relaxed),
             skewed: self.is_skewed(),
+            long_runs: running(&|cell| self.is_long(cell, now)),
+            stuck_runs: running(&|cell| self.is_stuck(cell, mono)),
             threads_alive: self.rooms_left.load(Ordering::Acquire),
             threads_panicked: self.pulse.panicked.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             closing: self.is_closing(),

@@ -43,6 +43,10 @@ impl Shelf {
         self.slots.remove(&(seq, at, request))
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
     /// When the first one's time comes.
     pub(crate) fn soonest(&self) -> Option<Duration> {
         self.order.first().map(|first| first.0)

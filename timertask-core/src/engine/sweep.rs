@@ -12,7 +12,7 @@ use super::outbox::Outbox;
 use super::retention::Keeping;
 use super::shared::{RENEW_EVERY, Shared, matched};
 use super::walk::Walks;
-use super::{Installed, state, stats::Counters};
+use super::{Installed, PlanCounts, state, stats::Counters};
 use crate::key::{PlanId, PlanKey, SlotKey};
 use crate::observer::Event;
 use crate::plan::CatchUp;
@@ -139,6 +139,9 @@ impl Sweep {
                 lists.keeping.visit(id);
             }
             lists.outbox.look(shared, &plan, row, answer.now);
+            if let Some(counts) = plan.counts_if_any() {
+                counts.saw_success(row.last_success);
+            }
             // A calendar is user code.
             match catch_unwind(AssertUnwindSafe(|| lags(shared, &plan, row, answer.now))) {
                 Ok(true) => lists.walks.hurry(plan),
@@ -183,6 +186,9 @@ fn end(shared: &Shared, requests: &[EndRequest]) {
         log::warn!(target: "timertask::run", "{}: {} is {state}: its runner was not heard of any more", shared.config.instance, request.key);
         if !rerun {
             Counters::add(&shared.counters.orphaned, 1);
+            if let Some(plan) = installed(shared, &request.key) {
+                PlanCounts::add(&plan.counts().orphaned);
+            }
         }
         shared.reports.event(&Event::Orphaned { slot: &request.key, rerun });
     }

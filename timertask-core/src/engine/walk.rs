@@ -72,6 +72,8 @@ struct Stepping {
     upto: Trigger,
     /// Slots after the cursor, in order.
     slots: Vec<Trigger>,
+    /// How many missed slots are being recorded as not started, and why.
+    passed_over: Option<(u64, NotStarted)>,
 }
 
 /// What a plan's step says of it, and what it goes on with.
@@ -194,7 +196,7 @@ impl Walks {
         let begun = ready.into_iter().zip(states).filter_map(|(mut walk, state)| {
             let plan = Arc::clone(&walk.plan);
             match contained(&plan, || begin(shared, &mut walk, state.row, now, mono)) {
-                Ok((row, upto, slots)) => Some(Stepping { walk, row, upto, slots }),
+                Ok((row, upto, slots)) => Some(Stepping { walk, row, upto, slots, passed_over: None }),
                 Err(step) => {
                     self.put_back(walk, step, mono);
                     None
@@ -211,11 +213,19 @@ impl Walks {
         for (_, mut stepping) in passed {
             let plan = Arc::clone(&stepping.walk.plan);
             match contained(&plan, || Ok(stepping.go_on(shared, now, mono))) {
-                Ok(Next::Account(to, cover)) => missed.push(((to, cover), stepping)),
+                Ok(Next::Account(to, cover)) => {
+                    if let Cover::Range { count, reason } = cover {
+                        stepping.passed_over = Some((count.unwrap_or(COUNT), reason));
+                    }
+                    missed.push(((to, cover), stepping));
+                }
                 Ok(Next::Over(step)) | Err(step) => self.put_back(stepping.walk, step, mono),
             }
         }
         for (applied, stepping) in self.account(shared, missed, mono) {
+            if let (Applied::Done, Some((count, reason))) = (applied, stepping.passed_over) {
+                shared.missed(&stepping.walk.plan, count, Some(reason));
+            }
             let step = if applied == Applied::Conflict { Step::At(later) } else { Step::Again };
             self.put_back(stepping.walk, step, mono);
         }

@@ -7,15 +7,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::Shared;
+use super::pool::Next;
 use super::shared::{Phase, ScribeMail};
 use super::stats::Counters;
+use super::{PlanCounts, Shared};
 use crate::clock::{Room, Signal, Turn, Until};
 use crate::job::{BoxError, Permanent};
 use crate::observer::Event;
+use crate::record::FailedTry;
 use crate::run::{Run, RunCell, Stop, phase};
 use crate::seam::{Ending, RunKind, SlotRow};
 use crate::time::Timestamp;
+
+/// How soon a run whose trust has lapsed is looked at again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The name of a worker's thread.
+pub(crate) fn name_of(number: usize) -> String {
+    format!("timertask-worker-{number}")
+}
 
 /// A run that a worker is done with.
 pub(crate) struct Finished {
@@ -39,11 +49,11 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, number: usize) -> Self {
-        Self { shared, number, name: format!("timertask-worker-{number}") }
+        Self { shared, number, name: name_of(number) }
     }
 
-    /// Runs `cell`, or gives it back if it is too late for that.
-    fn run(&self, cell: &Arc<RunCell>, now: Timestamp) -> Option<Finished> {
+    /// Enters `cell` for the first time, or gives it back if it is too late for that.
+    fn start(&self, cell: &Arc<RunCell>, now: Timestamp) -> Option<Finished> {
         let mono = self.shared.clock.monotonic();
         let plan = &cell.plan;
         let late = cell.kind == RunKind::Scheduled && now > cell.due.saturating_add(plan.policy.start_window);
@@ -60,48 +70,86 @@ impl Worker {
         cell.started_at.store(now.as_micros(), Ordering::Relaxed);
         Counters::add(&self.shared.counters.started, 1);
         let lateness = now.since(cell.due);
-        self.shared.counters.lateness(lateness);
+        PlanCounts::add(&plan.counts().started);
+        self.shared.counters.lateness.add(lateness);
         if self.shared.reports.observed() {
             self.shared.reports.event(&Event::Started { slot: &cell.slot, lateness });
         }
-        let (ending, detail) = self.attempts(cell);
-        let ended_at = self.shared.clock.now();
-        let _ = cell.step(phase::ENTERED, phase::RETURNED);
-        Some(Finished { cell: Arc::clone(cell), what: Finish::Returned { ending, ended_at, detail } })
+        self.attempt(cell, now)
     }
 
-    /// Tries the job as often as its budget allows, all within this one start.
-    fn attempts(&self, cell: &Arc<RunCell>) -> (Ending, Option<Arc<str>>) {
-        let run = Run { cell: Arc::clone(cell), shared: Arc::clone(&self.shared) };
-        let budget = cell.plan.policy.retry.map(crate::budget::RetryBudget::normalised);
-        let tries = budget.map_or(1, |b| b.attempts);
-        loop {
-            let timeout = budget.map(|b| b.timeout).filter(|t| !t.is_zero());
-            cell.begin_try(timeout.map(|timeout| self.shared.clock.monotonic().saturating_add(timeout)));
-            if let Some(end) = cell.deadline() {
-                self.shared.note_deadline(end);
-            }
-            let failure = match self.enter(&run) {
-                Ok(()) => return (Ending::Succeeded, None),
-                Err(failure) => failure,
-            };
-            let stop = cell.check(self.shared.clock.now(), self.shared.clock.monotonic()).err();
-            // A panic is a failure whatever its token said.
-            if let Some(Stop::Cancelled | Stop::LeaseLost) = stop {
-                return (if failure.panicked { Ending::Failed } else { Ending::Cancelled }, failure.text);
-            }
-            let term_over = cell.term_end.is_some_and(|end| self.shared.clock.monotonic() >= end);
-            if failure.permanent || term_over || run.tries() >= tries {
-                return (Ending::Failed, failure.text);
-            }
-            cell.clear_deadline();
-            let backoff = budget.map_or(Duration::ZERO, |b| b.backoff);
-            match run.wait(backoff) {
-                Ok(()) => {}
-                Err(Stop::Deadline) => return (Ending::Failed, failure.text),
-                Err(Stop::Cancelled | Stop::LeaseLost) => return (Ending::Cancelled, failure.text),
-            }
+    /// Tries `cell` again, which has a permit anew, unless it was told to stop while it waited.
+    fn retry(&self, cell: &Arc<RunCell>, now: Timestamp) -> Option<Finished> {
+        let mono = self.shared.clock.monotonic();
+        match cell.check(now, mono) {
+            Ok(()) if !self.shared.is_closing() => self.attempt(cell, now),
+            // The store has not vouched for it of late, and may do so again before its term is over.
+            Err(Stop::LeaseLost) if cell.stopped().is_none() && self.wait(cell, mono + ASK_AGAIN) => None,
+            _ => Some(self.shared.over(cell)),
         }
+    }
+
+    /// Tries the job once. Where it fails and its budget has another try, the run leaves this worker until then.
+    fn attempt(&self, cell: &Arc<RunCell>, now: Timestamp) -> Option<Finished> {
+        let run = Run { cell: Arc::clone(cell), shared: Arc::clone(&self.shared) };
+        cell.worker.store(self.number, Ordering::Relaxed);
+        let timeout = cell.plan.policy.retry.map(|b| b.timeout).filter(|timeout| !timeout.is_zero());
+        cell.begin_try(timeout.map(|timeout| self.shared.clock.monotonic().saturating_add(timeout)));
+        if let Some(end) = cell.deadline() {
+            self.shared.note_deadline(end);
+        }
+        let Err(failure) = self.enter(&run) else {
+            let ended_at = self.shared.clock.now();
+            let _ = cell.step(phase::ENTERED, phase::RETURNED);
+            let what = Finish::Returned { ending: Ending::Succeeded, ended_at, detail: None };
+            return Some(Finished { cell: Arc::clone(cell), what });
+        };
+        let (ended_at, mono) = (self.shared.clock.now(), self.shared.clock.monotonic());
+        let stop = cell.check(ended_at, mono).err();
+        let next = self.next_try(cell, &failure, stop, mono);
+        let failed = FailedTry { number: run.tries(), started_at: now, ended_at, error: failure.text.clone() };
+        let next_in = next.map(|at| at.saturating_sub(mono));
+        self.shared.try_failed(cell, failed, next_in);
+        if let Some(at) = next {
+            cell.clear_deadline();
+            if self.wait(cell, at) {
+                return None;
+            }
+            // It was told to stop in this very moment.
+            return Some(self.shared.over(cell));
+        }
+        // A panic is a failure whatever its token said.
+        let told = matches!(stop, Some(Stop::Cancelled | Stop::LeaseLost)) && !failure.panicked;
+        let ending = if told { Ending::Cancelled } else { Ending::Failed };
+        let _ = cell.step(phase::ENTERED, phase::RETURNED);
+        Some(Finished { cell: Arc::clone(cell), what: Finish::Returned { ending, ended_at, detail: failure.text } })
+    }
+
+    /// When the next try may begin, in monotonic time, if there is one: none begins at the end of the budget or after it.
+    fn next_try(&self, cell: &RunCell, failure: &Failure, stop: Option<Stop>, mono: Duration) -> Option<Duration> {
+        let budget = cell.plan.policy.retry?.normalised();
+        let tries = cell.tries.load(Ordering::Relaxed);
+        // A time-out is that try's alone, and a lease that has lapsed may be renewed yet; what was fired stays.
+        let stopped = match stop {
+            Some(Stop::Cancelled) => true,
+            Some(Stop::LeaseLost) => cell.stopped() == Some(Stop::LeaseLost),
+            Some(Stop::Deadline) | None => false,
+        };
+        if failure.permanent || stopped || tries >= budget.attempts || self.shared.is_closing() {
+            return None;
+        }
+        let at = mono.saturating_add(budget.backoff.wait(tries, self.shared.clock.entropy()));
+        cell.term_end.is_none_or(|end| at < end).then_some(at)
+    }
+
+    /// Puts a run aside until `at`; whether it waits now.
+    fn wait(&self, cell: &Arc<RunCell>, at: Duration) -> bool {
+        // An instance that closes ends those that wait; one that comes after that is not to wait at all.
+        let waits = self.shared.pool.put_aside(at, cell);
+        if waits && self.shared.is_closing() {
+            self.shared.end_waiting(|_| true);
+        }
+        waits
     }
 
     /// Enters the user's code once; a panic is contained.
@@ -183,23 +231,22 @@ impl Room for Worker {
     }
 
     fn signal(&self) -> &Signal {
-        &self.shared.worker_signals[self.number]
+        self.shared.pool.signal(self.number)
     }
 
     fn turn(&mut self, now: Timestamp) -> Turn {
-        let Some(cell) = self.shared.next_work(self.number) else {
-            let over = match self.shared.phase() {
-                Phase::Open => false,
-                // The claimer may still have a call under way; what it brings home it gives back itself.
-                Phase::Closing | Phase::Leaving => true,
-            };
-            return if over { Turn::Done } else { Turn::Wait(None) };
+        let finished = match self.shared.pool.next(self.number, &*self.shared.clock) {
+            Next::Start(cell) => self.start(&cell, now),
+            Next::Retry(cell) => self.retry(&cell, now),
+            Next::Wait(until) => {
+                return match self.shared.phase() {
+                    Phase::Open => Turn::Wait(until.map(Until::Monotonic)),
+                    // The claimer may still have a call under way; what it brings home it gives back itself.
+                    Phase::Closing | Phase::Leaving => Turn::Done,
+                };
+            }
         };
-        let finished = self.run(&cell, now);
-        self.shared.busy.fetch_sub(1, Ordering::AcqRel);
-        if !self.shared.config.exclusive {
-            self.shared.claimer.signal().notify();
-        }
+        self.shared.pool.release();
         if let Some(finished) = finished {
             self.shared.scribe.send(ScribeMail::Finished(finished));
         }

@@ -7,29 +7,19 @@ use crate::clock::{Clock, Until, Wake};
 use crate::engine::{Phase, is_inside};
 use crate::error::CloseError;
 use crate::key::SlotKey;
+use crate::record::StillRunning;
 use crate::run::{Stop, phase};
-use crate::time::Timestamp;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 /// How long runs have after their tokens fired, and the rooms after that to write down what is left.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A run that went on when `close` returned. Its thread is left to itself; its lease lapses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StillRunning {
-    /// The slot.
-    pub slot: SlotKey,
-    /// When the job was entered.
-    pub since: Timestamp,
-}
-
 /// What was left when a scheduler closed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CloseReport {
-    /// Runs that did not return in time.
+    /// Runs that did not return in time. Their threads are left to themselves, and their leases lapse.
     pub still_running: Vec<StillRunning>,
     /// Runs that ended, or were never entered, but whose end could not be written; their leases lapse.
     pub unrecorded: Vec<SlotKey>,
@@ -47,7 +37,8 @@ impl CloseReport {
 
 impl Scheduler {
     /// Closes: nothing starts any more, and what is claimed but not entered is given back. Runs go on, and so do their
-    /// renewals; [`Run::closing`](crate::Run::closing) is true for them. After `timeout` their tokens fire; one second
+    /// renewals; [`Run::closing`](crate::Run::closing) is true for them. Those that wait for another try end as failed:
+    /// an instance that leaves begins none. After `timeout` their tokens fire; one second
     /// later this returns with what still runs. Generations stay open: plans are not closed with the instance.
     ///
     /// A second call waits like the first, or answers at once where all has ended.
@@ -126,8 +117,9 @@ impl Inner {
     }
 
     fn fire_all(&self) {
+        let mono = self.shared.clock.monotonic();
         for cell in self.shared.live.all() {
-            cell.fire(Stop::Cancelled);
+            cell.fire(Stop::Cancelled, mono);
         }
     }
 
@@ -138,8 +130,7 @@ impl Inner {
         };
         for cell in self.shared.live.all() {
             if cell.phase() == phase::ENTERED {
-                let since = Timestamp::from_micros(cell.started_at.load(Ordering::Relaxed));
-                report.still_running.push(StillRunning { slot: cell.slot.clone(), since });
+                report.still_running.push(self.shared.still_running(&cell));
             } else {
                 report.unrecorded.push(cell.slot.clone());
             }

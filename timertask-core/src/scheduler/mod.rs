@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use crate::builder::Builder;
-use crate::engine::{Health, Phase, Rooms, Shared, Stats};
+use crate::engine::{Health, Phase, PlanStats, Rooms, Shared, Stats};
 use crate::error::SchedulerError;
 use crate::job::Job;
 use crate::key::{InstanceId, PlanId};
@@ -19,7 +19,7 @@ use crate::plan::Plan;
 use crate::reconcile::ReconcileReport;
 use crate::record::RunRecord;
 
-pub use close::{CloseReport, StillRunning};
+pub use close::CloseReport;
 pub use view::{PlanStatus, PlanView};
 
 /// One instance of the scheduler. A handle: clones are the same scheduler, which begins to close when the last one is
@@ -181,8 +181,23 @@ impl Scheduler {
     /// What this instance counted. Also after `close`.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let shared = &self.inner.shared;
-        shared.counters.snapshot(shared.live.len(), shared.registry().len())
+        self.inner.shared.stats()
+    }
+
+    /// What this instance counted of one installed plan; `None` where none of its slots has fallen due here. Also after
+    /// `close`.
+    #[must_use]
+    pub fn plan_stats(&self, id: &str) -> Option<PlanStats> {
+        let plan = self.inner.shared.registry().find(id).cloned()?;
+        plan.stats()
+    }
+
+    /// What this instance counted of each installed plan of which a slot has fallen due here, by id. Also after `close`.
+    #[must_use]
+    pub fn stats_by_plan(&self) -> Vec<PlanStats> {
+        let mut all: Vec<_> = self.inner.shared.registry().iter().filter_map(|plan| plan.stats()).collect();
+        all.sort_by(|a, b| a.id.cmp(&b.id));
+        all
     }
 
     /// This instance's label.

@@ -166,9 +166,19 @@ impl Observer for Ear {
             Event::Record(record) => told(record),
             Event::LeaseLost { slot } => format!("lease lost {}", short(slot.at)),
             Event::CancelAsked { slot, .. } => format!("cancel asked {}", short(slot.at)),
-            Event::LongRun { slot, .. } => format!("long run {}", short(slot.at)),
+            Event::TryFailed { slot, failed, next_in } => {
+                let error = failed.error.as_deref().unwrap_or_default();
+                format!("try {} of {} failed: {error}, next in {next_in:?}", failed.number, short(slot.at))
+            }
+            Event::LongRun(run) => format!("long run {}", short(run.slot.at)),
+            Event::Stuck(run) => format!("stuck {} on {} {}", short(run.slot.at), run.instance, run.worker),
             Event::Orphaned { slot, rerun } => format!("orphaned {} rerun {rerun}", short(slot.at)),
             Event::Gap { plan } => format!("gap {plan}"),
+            Event::Due { .. } => return,
+            Event::Missed { plan, count, reason } => match reason {
+                Some(reason) => format!("missed {plan} {count} {reason}"),
+                None => format!("missed {plan} {count}, made up"),
+            },
             Event::StoreFault { call, .. } => format!("store fault {call}"),
             Event::StoreBack => "store back".to_owned(),
             Event::Skew { beyond, .. } => format!("skew beyond {beyond}"),

@@ -30,7 +30,7 @@ impl Dice {
 
 /// The plans, some of them in one of two versions.
 fn plans(version: u64) -> Vec<Plan> {
-    let budget = RetryBudget { attempts: 2, timeout: secs(20), backoff: secs(3), slack: secs(10) };
+    let budget = RetryBudget { attempts: 2, timeout: secs(20), backoff: secs(3).into(), slack: secs(10) };
     let edited = if version & 1 == 0 { "*/2 * * * *" } else { "*/3 * * * *" };
     let mut plans = vec![
         Plan::new("minutely", "* * * * *"),
