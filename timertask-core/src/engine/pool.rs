@@ -70,6 +70,11 @@ impl Pool {
         self.signals.iter().for_each(Signal::notify);
     }
 
+    /// Permits taken.
+    pub(crate) fn busy(&self) -> usize {
+        self.busy.load(Ordering::Acquire)
+    }
+
     /// Runs claimed and not yet taken by a worker.
     pub(crate) fn queued(&self) -> usize {
         self.queued.load(Ordering::Acquire)
@@ -85,7 +90,7 @@ impl Pool {
         if self.exclusive {
             return if self.queued() <= RUN_AHEAD { usize::MAX } else { 0 };
         }
-        let taken = self.busy.load(Ordering::Acquire) + self.retries.ready(mono);
+        let taken = self.busy() + self.retries.ready(mono);
         self.signals.len().saturating_sub(taken)
     }
 

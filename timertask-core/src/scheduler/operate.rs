@@ -168,7 +168,7 @@ impl Inner {
             }
         };
         let waits = |reason: &Reason| matches!(reason, Reason::Due { state: AuditState::Waiting(Waits::Start), .. });
-        let (busy, workers) = (shared.busy.load(Ordering::Acquire), shared.config.concurrency);
+        let (busy, workers) = (shared.pool.busy(), shared.config.concurrency);
         if let Some(place) = reasons.iter().position(waits).filter(|_| busy >= workers) {
             reasons.insert(place + 1, Reason::NoWorker { workers });
         }
