@@ -1,6 +1,9 @@
-//! What the examples share, which is not much: a folder that goes away, and a server that does.
+//! What the examples and programs share, which is not much: a folder that goes away, a server that does, other processes,
+//! and a ledger's rows.
 
+pub mod process;
 mod redis_server;
+pub mod rows;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,6 +34,11 @@ impl Scratch {
         &self.0
     }
 
+    /// Lets it stay when this is dropped, for somebody who wants to look.
+    pub fn keep(mut self) {
+        self.0 = PathBuf::new();
+    }
+
     /// The path of a file in it.
     #[must_use]
     pub fn file(&self, name: impl AsRef<Path>) -> PathBuf {
@@ -40,6 +48,9 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        if self.0.as_os_str().is_empty() {
+            return;
+        }
         // What is left over is in a place that the system clears.
         let _ = std::fs::remove_dir_all(&self.0);
     }

@@ -3,10 +3,11 @@
 use std::io::{self, BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::Scratch;
+use crate::process::{Signal, signal};
 
 /// A server that has each write on the disk before it acknowledges it (`appendfsync always`). It ends when this is dropped,
 /// and its folder with it.
@@ -69,6 +70,45 @@ impl RedisServer {
             child.wait()?;
         }
         Ok(())
+    }
+
+    /// Asks it to end (SIGTERM), as an operator does, and waits.
+    ///
+    /// # Errors
+    /// Where the system does not let it.
+    ///
+    /// # Blocking
+    /// Until the process is gone.
+    pub fn stop(&mut self) -> io::Result<()> {
+        if let Some(mut child) = self.running.take() {
+            signal(child.id(), Signal::TERM)?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Whether it has ended by itself, as it does where it cannot write its file any more, or is down anyway.
+    ///
+    /// # Errors
+    /// Where the system does not say.
+    pub fn has_ended(&mut self) -> io::Result<bool> {
+        if let Some(child) = &mut self.running
+            && child.try_wait()?.is_some()
+        {
+            self.running = None;
+        }
+        Ok(self.running.is_none())
+    }
+
+    /// Kills it, and leaves its folder for somebody who wants to look; where that is.
+    #[must_use]
+    pub fn keep(mut self) -> PathBuf {
+        let _ = self.kill();
+        let folder = self.folder.path().to_owned();
+        if let Ok(other) = Scratch::new() {
+            std::mem::replace(&mut self.folder, other).keep();
+        }
+        folder
     }
 
     /// Starts it again after [`kill`](Self::kill), on the same port and folder.

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use timertask::key::PlanKey;
-use timertask::seam::{Query, RangeRow, SlotRow, SlotState};
+use timertask::seam::{RangeRow, SlotRow, SlotState};
 use timertask::{Ending, NotStarted, PlanId, RunKind, Trigger};
+use timertask_examples::rows;
 
 use crate::Result;
 use crate::app::{App, WorkRow};
@@ -49,7 +50,8 @@ impl Audit {
         }
         let mut plans = BTreeMap::new();
         for id in watch.versions.keys() {
-            let (slots, ranges) = history(store, id, end)?;
+            let plan = PlanKey::new(store.namespace.clone(), PlanId::new(id.as_str())?);
+            let (slots, ranges) = rows::history(&*store.ledger, &plan, end)?;
             let expected = expected(watch, id, end)?;
             let mut tally = tally(&expected, &slots, &ranges, work.get(id).map_or(&[], Vec::as_slice));
             for slot in slots.iter().filter(|slot| !watch.ever_had(id, slot.key.at)) {
@@ -121,21 +123,6 @@ impl Tally {
     /// Whether all is as promised.
     pub(crate) fn passes(&self) -> bool {
         self.twice == 0 && self.missing == 0 && self.running == 0 && self.wrong.is_empty()
-    }
-}
-
-fn history(store: &Store, id: &str, end: Trigger) -> Result<(Vec<SlotRow>, Vec<RangeRow>)> {
-    let plan = PlanKey::new(store.namespace.clone(), PlanId::new(id)?);
-    let (mut slots, mut ranges, mut page) = (Vec::new(), Vec::new(), None);
-    loop {
-        let query = Query::History { plan: plan.clone(), after: Trigger::from_secs(0), upto: end, page, limit: 1000 };
-        let answer = store.ledger.read(&query)?.value;
-        slots.extend(answer.slots);
-        ranges.extend(answer.ranges);
-        page = answer.more;
-        if page.is_none() {
-            return Ok((slots, ranges));
-        }
     }
 }
 

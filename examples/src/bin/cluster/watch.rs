@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use timertask::seam::Query;
 use timertask::{ScheduleOptions, Timestamp, Trigger};
+use timertask_examples::rows;
 
 use crate::Result;
 use crate::store::Store;
@@ -42,9 +42,8 @@ impl Watch {
 
     /// Looks which generations the ledger has now.
     pub(crate) fn look(&mut self, store: &Store) -> Result<()> {
-        let query = Query::Plans { namespace: store.namespace.clone(), after: None, limit: 1000 };
-        for (key, row) in store.ledger.read(&query)?.value.plans {
-            let known = self.generations.entry(key.plan_str().to_owned()).or_default();
+        for (id, row) in rows::plans(&*store.ledger, &store.namespace)? {
+            let known = self.generations.entry(id.as_str().to_owned()).or_default();
             if known.last() != Some(&row.generation.effective_from) {
                 known.push(row.generation.effective_from);
             }
