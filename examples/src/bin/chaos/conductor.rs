@@ -1,4 +1,6 @@
-//! Starts the processes, lets things happen to them, and in the end asks for the verdict.
+//! Starts the processes, lets things happen to them (`befall.rs`), and in the end asks for the verdict.
+
+mod befall;
 
 use std::io::PipeWriter;
 use std::process::{Command, Stdio};
@@ -7,39 +9,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use timertask::clock::{Clock, SystemClock};
-use timertask::key::{Fence, Namespace, PlanId, PlanKey};
+use timertask::key::{Namespace, PlanId, PlanKey};
 use timertask::seam::{Answer, Applied, PlanOp, PlanRow, PlanState};
 use timertask::{Ledger, Timestamp};
 use timertask_examples::Scratch;
-use timertask_examples::process::Process;
+use timertask_examples::process::{Process, Signal, limit_files, signal};
 
 use crate::Result;
 use crate::args::Conduct;
 use crate::clock::{OffsetClock, Offsets};
 use crate::counts::Injected;
-use crate::faults::{Deck, Fault};
+use crate::faults::Deck;
 use crate::journal::{Journal, What};
 use crate::plans::{self, Table, Versions, WINDOW};
 use crate::random::Random;
-use crate::store::{self, Outage, Store, nap};
+use crate::store::{self, Store, nap};
 use crate::timeline::{RECOVERY, Timeline};
 use crate::verdict::{self, BOUND, Evidence};
 use crate::witness::Witness;
+use befall::Undo;
 
 /// A run of less than this is a short one, which does not wait for the bound of the fourth promise. Seconds.
 const SHORT: u64 = 120;
-
-/// What is undone at its time.
-#[derive(Clone, Copy, Debug)]
-enum Undo {
-    Start(usize),
-    Thaw(usize),
-    Skew(usize),
-    Restore(Outage),
-    Room,
-    Return(i64),
-    Resume(Timestamp, Fence),
-}
 
 /// A process that shares the store.
 #[derive(Default)]
@@ -79,6 +70,8 @@ struct Conductor<'a> {
     fit_since: Option<Timestamp>,
     /// What was granted while its plan was paused.
     in_pause: Vec<String>,
+    /// How many bytes a file of the processes may have.
+    limit: Option<u64>,
     /// The store is in trouble already.
     troubled: bool,
     /// What went wrong with the processes themselves.
@@ -102,8 +95,12 @@ pub(crate) fn run(args: &Conduct) -> Result<bool> {
     let passed = played.and_then(|()| conductor.judge(&versions, seed));
     if !matches!(passed, Ok(true)) {
         conductor.tell();
-        drop(conductor);
-        println!("kept, with the processes' logs, the journal and the store: {}", folder.path().display());
+        let Conductor { store, nodes, .. } = conductor;
+        drop(nodes);
+        println!("kept, with the processes' logs and the journal: {}", folder.path().display());
+        if let Some(server) = store.keep() {
+            println!("and what the server wrote: {}", server.display());
+        }
         folder.keep();
     }
     passed
@@ -137,6 +134,7 @@ impl<'a> Conductor<'a> {
             stopped_at: Timestamp::EPOCH,
             fit_since: None,
             in_pause: Vec::new(),
+            limit: None,
             troubled: false,
             wrong: Vec::new(),
         })
@@ -237,205 +235,10 @@ impl<'a> Conductor<'a> {
             command.args(["--server", &url]);
         }
         command.stdin(Stdio::piped()).stdout(pipe).stderr(log);
-        self.nodes[node].process = Some(Process::start(&mut command)?);
+        let process = Process::start(&mut command)?;
+        limit_files(process.id(), self.limit)?;
+        self.nodes[node].process = Some(process);
         self.note(format!("node-{node} is started"));
-        Ok(())
-    }
-
-    fn kill(&mut self, node: usize) -> Result<()> {
-        self.timeline.up(node, false, now());
-        if let Some(process) = self.nodes[node].process.take() {
-            process.kill()?;
-            self.injected.killed += 1;
-            self.note(format!("node-{node} is killed"));
-        }
-        Ok(())
-    }
-
-    /// One that nothing is the matter with, if another such is left.
-    fn victim(&mut self) -> Option<usize> {
-        let free: Vec<usize> = (0..self.nodes.len()).filter(|n| self.nodes[*n].is_free()).collect();
-        if free.len() < 2 { None } else { self.random.pick(&free) }
-    }
-
-    /// A time in microseconds, between these bounds in milliseconds; a third of that in a short run.
-    fn for_a_while(&mut self, from: u64, to: u64) -> i64 {
-        let millis = self.random.between(from, to) / if self.is_short() { 3 } else { 1 };
-        i64::try_from(millis * 1_000).unwrap_or(i64::MAX)
-    }
-
-    fn later(&mut self, micros: i64, undo: Undo) {
-        self.undo.push((now() + micros, undo));
-    }
-
-    fn inject(&mut self, fault: Fault, end: i64) -> Result<()> {
-        match fault {
-            Fault::Kill => {
-                let Some(node) = self.victim() else { return Ok(()) };
-                self.kill(node)?;
-                let pause = self.for_a_while(500, 8_000);
-                self.later(pause, Undo::Start(node));
-            }
-            Fault::KillAll => {
-                let pause = self.for_a_while(500, 10_000);
-                for node in 0..self.nodes.len() {
-                    if self.nodes[node].process.is_some() && !self.nodes[node].frozen {
-                        self.kill(node)?;
-                        self.later(pause, Undo::Start(node));
-                    }
-                }
-            }
-            Fault::Freeze => {
-                let pause = self.for_a_while(300, 6_000);
-                if self.freeze(pause)? {
-                    self.injected.frozen += 1;
-                }
-            }
-            Fault::FreezeLong => {
-                let pause = self.random.between(65_000_000, 80_000_000);
-                let pause = i64::try_from(pause)?;
-                if now() + pause < end && self.freeze(pause)? {
-                    self.injected.frozen_long += 1;
-                }
-            }
-            Fault::Outage if !self.troubled => self.outage()?,
-            Fault::Full if !self.troubled => self.full()?,
-            Fault::StepSmall => self.step(500_000, 3_000_000)?,
-            Fault::StepLarge => self.step(7_000_000, 40_000_000)?,
-            Fault::Excursion => self.excursion()?,
-            Fault::Edit => {
-                self.table = self.table.edited();
-                self.publish()?;
-            }
-            Fault::Switch => {
-                self.table.switched = !self.table.switched;
-                self.publish()?;
-            }
-            Fault::Pause if !self.troubled => self.pause()?,
-            // A store has one trouble at a time.
-            Fault::Outage | Fault::Full | Fault::Pause => {}
-        }
-        Ok(())
-    }
-
-    fn publish(&mut self) -> Result<()> {
-        self.table.write(&self.folder.file("plans"))?;
-        self.injected.edits += 1;
-        self.note(format!("{:?}", self.table));
-        Ok(())
-    }
-
-    fn freeze(&mut self, pause: i64) -> Result<bool> {
-        let Some(node) = self.victim() else { return Ok(false) };
-        self.timeline.frozen(node, true, now());
-        if let Some(process) = &self.nodes[node].process {
-            process.freeze()?;
-        }
-        self.nodes[node].frozen = true;
-        self.later(pause, Undo::Thaw(node));
-        self.note(format!("node-{node} is frozen for {} ms", pause / 1000));
-        Ok(true)
-    }
-
-    fn outage(&mut self) -> Result<()> {
-        let how = self.random.pick(&Outage::ALL).unwrap_or(Outage::Hard);
-        self.trouble();
-        self.store.fail(how)?;
-        if self.args.on_redis && matches!(how, Outage::Hard | Outage::Soft) {
-            self.injected.restarts += 1;
-        } else {
-            self.injected.outages += 1;
-        }
-        self.out(format!("the store goes away: {how:?}"));
-        let pause = self.for_a_while(1_000, 12_000);
-        self.later(pause, Undo::Restore(how));
-        Ok(())
-    }
-
-    /// No file may grow any more; or nothing can be written at all.
-    fn full(&mut self) -> Result<()> {
-        self.trouble();
-        let size = self.store.size();
-        let limit = self.random.pick(&[0, size]).unwrap_or(0);
-        match &mut self.store {
-            Store::Sqlite { .. } => {
-                for process in self.nodes.iter().filter_map(|node| node.process.as_ref()) {
-                    process.limit_files(Some(limit))?;
-                }
-            }
-            Store::Redis(server) => server.process()?.limit_files(Some(limit))?,
-        }
-        self.injected.full += 1;
-        let text = format!("no file may have more than {limit} bytes");
-        // Room that a file has already, SQLite uses again.
-        if limit == 0 || self.args.on_redis {
-            self.out(text)
-        } else {
-            self.note(text)
-        }
-        let pause = self.for_a_while(1_000, 10_000);
-        self.later(pause, Undo::Room);
-        Ok(())
-    }
-
-    fn trouble(&mut self) {
-        self.troubled = true;
-        self.timeline.store(true, false, now());
-    }
-
-    /// Nothing can be granted from here on.
-    fn out(&mut self, text: String) {
-        nap(Duration::from_millis(100));
-        self.timeline.store(true, true, now());
-        self.note(text);
-    }
-
-    /// On SQLite the clock is the host's, and all see it step; on Redis each host has one of its own, and so has the server.
-    fn step(&mut self, from: u64, to: u64) -> Result<()> {
-        let micros = i64::try_from(self.random.between(from, to))?;
-        let micros = self.random.pick(&[micros, -micros]).unwrap_or(micros);
-        if self.args.on_redis {
-            let Some(node) = self.victim() else { return Ok(()) };
-            // The clock that is set and the store's are compared within a call.
-            self.timeline.skewed(node, true, micros.abs() > 6_000_000, now());
-            self.offsets.set(node, micros)?;
-            self.nodes[node].skewed = true;
-            let pause = self.for_a_while(2_000, 20_000);
-            self.later(pause, Undo::Skew(node));
-            self.injected.steps += 1;
-            self.note(format!("node-{node}'s clock is off by {} ms", micros / 1000));
-            Ok(())
-        } else {
-            self.set_host(self.timeline.offset() + micros)
-        }
-    }
-
-    fn excursion(&mut self) -> Result<()> {
-        let hours = i64::try_from(self.args.seconds)? * 1_000_000 + 7_200_000_000;
-        let pause = self.for_a_while(4_000, 20_000);
-        self.later(pause, Undo::Return(hours));
-        self.set_host(self.timeline.offset() + hours)
-    }
-
-    fn set_host(&mut self, micros: i64) -> Result<()> {
-        self.timeline.step(micros, now());
-        for place in 0..=self.nodes.len() {
-            self.offsets.set(place, micros)?;
-        }
-        self.injected.steps += 1;
-        self.note(format!("the host's clock is off by {} ms", micros / 1000));
-        Ok(())
-    }
-
-    fn pause(&mut self) -> Result<()> {
-        let op = PlanOp::Pause { by: "chaos".to_owned(), why: "to see it wait".to_owned(), until: None };
-        let Some(row) = self.tell_plan(op)? else { return Ok(()) };
-        let Some(pause) = &row.pause else { return Ok(()) };
-        let undo = Undo::Resume(pause.since, row.fence);
-        self.injected.pauses += 1;
-        self.note("the plan \"paused\" is paused".to_owned());
-        let pause = self.for_a_while(2_000, 15_000);
-        self.later(pause, undo);
         Ok(())
     }
 
@@ -459,85 +262,13 @@ impl<'a> Conductor<'a> {
         Ok(last?)
     }
 
-    fn undo_upto(&mut self, upto: i64) -> Result<()> {
-        while let Some(place) = self.undo.iter().position(|(at, _)| *at <= upto) {
-            let (_, undo) = self.undo.remove(place);
-            self.undo_one(undo)?;
-        }
-        Ok(())
-    }
-
-    fn undo_one(&mut self, undo: Undo) -> Result<()> {
-        match undo {
-            Undo::Start(node) => {
-                if self.nodes[node].process.is_none() {
-                    self.spawn(node)?;
-                }
-            }
-            Undo::Thaw(node) => {
-                if let Some(process) = &self.nodes[node].process {
-                    process.thaw()?;
-                }
-                self.nodes[node].frozen = false;
-                self.timeline.frozen(node, false, now());
-                self.note(format!("node-{node} goes on"));
-            }
-            Undo::Skew(node) => {
-                self.offsets.set(node, 0)?;
-                self.nodes[node].skewed = false;
-                self.timeline.skewed(node, false, false, now());
-                self.note(format!("node-{node}'s clock goes right"));
-            }
-            Undo::Restore(how) => {
-                self.timeline.store(true, false, now());
-                self.store.restore(how)?;
-                self.calm("the store is back".to_owned());
-            }
-            Undo::Room => {
-                self.timeline.store(true, false, now());
-                match &mut self.store {
-                    Store::Sqlite { .. } => {
-                        for process in self.nodes.iter().filter_map(|node| node.process.as_ref()) {
-                            process.limit_files(None)?;
-                        }
-                    }
-                    Store::Redis(server) => {
-                        if server.recover()? {
-                            self.injected.restarts += 1;
-                        } else {
-                            server.process()?.limit_files(None)?;
-                        }
-                    }
-                }
-                self.calm("there is room again".to_owned());
-            }
-            Undo::Return(micros) => self.set_host(self.timeline.offset() - micros)?,
-            Undo::Resume(since, fence) if self.troubled => self.later(2_000_000, Undo::Resume(since, fence)),
-            Undo::Resume(since, fence) => {
-                let row = self.tell_plan(PlanOp::Resume { since, lapsed_only: false })?;
-                if let Some(row) = row.filter(|row| row.fence != fence) {
-                    self.in_pause
-                        .push(format!("paused under fence {fence}, and {} was granted before it resumed", row.fence));
-                }
-                self.note("the plan \"paused\" is resumed".to_owned());
-            }
-        }
-        Ok(())
-    }
-
-    fn calm(&mut self, text: String) {
-        self.troubled = false;
-        self.timeline.store(false, false, now());
-        self.note(text);
-    }
-
     /// Asks all processes to stop, and waits for them.
     fn stop(&mut self) -> Result<()> {
         self.fit_since = self.timeline.finish(now());
         self.stopped_at = self.ask(&[])?.now;
         self.pipe = None;
         for process in self.nodes.iter().filter_map(|node| node.process.as_ref()) {
-            process.terminate()?;
+            signal(process.id(), Signal::TERM)?;
         }
         for node in 0..self.nodes.len() {
             let Some(process) = self.nodes[node].process.take() else { continue };
