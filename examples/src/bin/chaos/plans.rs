@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use timertask::key::Fingerprint;
-use timertask::{Builder, CatchUp, Job, OnOrphan, Overlap, Plan, RetryBudget, Run, Schedule, Scheduler};
+use timertask::{Backoff, Builder, CatchUp, Job, OnOrphan, Overlap, Plan, RetryBudget, Run, Schedule, Scheduler};
 
 use crate::Result;
 
@@ -59,7 +59,7 @@ impl Table {
         let retry = RetryBudget {
             attempts: 2,
             timeout: Duration::from_secs(5),
-            backoff: Duration::from_millis(200),
+            backoff: Backoff::Fixed(Duration::from_millis(200)),
             ..RetryBudget::default()
         };
         let edition = EDITIONS[self.edition % EDITIONS.len()];
