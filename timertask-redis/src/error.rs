@@ -53,6 +53,7 @@ impl Fault {
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => true,
             // The script was sent along: this belongs to another call.
             ErrorKind::Server(ServerErrorKind::NoScript) => true,
+            _ if has_moved_away(&cause) => true,
             // A script that fails half-way leaves what it has written.
             _ => {
                 group > 1
@@ -63,6 +64,34 @@ impl Fault {
             }
         };
         Self { kind, what: None, unknown, cause: Some(cause) }
+    }
+
+    /// Says of which of several servers it is one.
+    #[cfg(any(feature = "sentinel", feature = "cluster"))]
+    pub(crate) fn about(mut self, server: &str) -> Self {
+        self.what = Some(match self.what {
+            Some(what) => format!("{server}: {what}"),
+            None => server.to_owned(),
+        });
+        self
+    }
+
+    /// It came up while nothing was asked for but how things stand.
+    pub(crate) fn asked_nothing(mut self) -> Self {
+        self.unknown = false;
+        self
+    }
+
+    #[cfg(feature = "cluster")]
+    pub(crate) fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+
+    /// The server's own word for it, where it answered with one.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn answered(&self) -> Option<(&str, &str)> {
+        let cause = self.cause.as_ref()?;
+        Some((cause.code()?, cause.detail().unwrap_or("")))
     }
 
     /// It may have been carried out all the same.
@@ -92,6 +121,8 @@ impl Fault {
 pub(crate) fn keeps_connection(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Server(ServerErrorKind::NoScript) => false,
+        // A replica: what is looked for is elsewhere by now.
+        ErrorKind::Server(ServerErrorKind::ReadOnly) => false,
         ErrorKind::Server(_) | ErrorKind::Extension => !error.is_unrecoverable_error(),
         _ => false,
     }
@@ -100,6 +131,16 @@ pub(crate) fn keeps_connection(error: &RedisError) -> bool {
 /// Whether the server, or what lies in between, had hung up: what a connection meets that was idle over a restart.
 pub(crate) fn was_hung_up(error: &RedisError) -> bool {
     error.is_io_error() && error.is_connection_dropped() && !error.is_timeout()
+}
+
+/// Whether the server said that it is a replica, and so had done nothing.
+pub(crate) fn is_read_only(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+}
+
+/// Whether a script on a node of a cluster met a key that had just left it, with its slot.
+fn has_moved_away(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains("Script attempted to access a non local key"))
 }
 
 fn is_crowded(error: &RedisError) -> bool {
@@ -123,15 +164,15 @@ fn kind_of_code(error: &RedisError) -> StoreErrorKind {
     match error.code().unwrap_or("") {
         REFUSED_BY_SCRIPT => StoreErrorKind::Corrupt,
         "ERR" if detail.contains(REFUSED_BY_SCRIPT) => StoreErrorKind::Corrupt,
-        "ERR" if is_crowded(error) => StoreErrorKind::Busy,
+        "ERR" if is_crowded(error) || has_moved_away(error) => StoreErrorKind::Busy,
         "ERR" if detail.contains("unknown command") => StoreErrorKind::Misconfigured,
         "OOM" | "NOREPLICAS" => StoreErrorKind::Full,
         // A replica; a server that stopped taking writes because it could not save.
         "READONLY" | "MISCONF" => StoreErrorKind::ReadOnly,
-        "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => StoreErrorKind::Busy,
+        "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "ASK" => StoreErrorKind::Busy,
         "NOAUTH" | "WRONGPASS" | "NOPERM" => StoreErrorKind::Auth,
-        // A key of another's; a node of a cluster, which this client does not follow.
-        "WRONGTYPE" | "CROSSSLOT" | "MOVED" | "ASK" => StoreErrorKind::Misconfigured,
+        // A key of another's; a node of a cluster that is spoken to as if it were alone.
+        "WRONGTYPE" | "CROSSSLOT" | "MOVED" => StoreErrorKind::Misconfigured,
         _ => StoreErrorKind::Internal,
     }
 }
@@ -161,6 +202,8 @@ mod tests {
             ("BUSY", "Redis is busy running a script", Busy),
             ("MASTERDOWN", "Link with MASTER is down", Busy),
             ("CLUSTERDOWN", "The cluster is down", Busy),
+            ("TRYAGAIN", "Multiple keys request during rehashing of slot", Busy),
+            ("ASK", "3999 127.0.0.1:6381", Busy),
             ("ERR", "max number of clients reached", Busy),
             ("NOAUTH", "Authentication required.", Auth),
             ("WRONGPASS", "invalid username-password pair", Auth),

@@ -1,5 +1,7 @@
 //! Whether a server is fit to keep a ledger, and what it can promise.
 
+use std::fmt;
+
 use redis::{Connection, RedisResult, ServerErrorKind};
 use timertask_core::seam::{Durability, StoreErrorKind};
 
@@ -16,7 +18,10 @@ pub(crate) struct Fitness {
     appends: bool,
     /// Whether each write is on the disk before it is acknowledged.
     synced: bool,
+    /// Replicas that follow, those that are still being copied to left out.
     replicas: u32,
+    /// Whether it is a node of a cluster.
+    pub(crate) clustered: bool,
 }
 
 /// Asks the server. Two questions, each with one answer.
@@ -48,19 +53,40 @@ fn read_info(info: &str) -> Fitness {
             "role" => value.clone_into(&mut fitness.role),
             "maxmemory_policy" => value.clone_into(&mut fitness.eviction),
             "aof_enabled" => fitness.appends = value != "0",
-            "connected_slaves" => fitness.replicas = value.parse().unwrap_or(0),
+            "cluster_enabled" => fitness.clustered = value != "0",
+            // `slave0:ip=…,port=…,state=online,…`
+            _ if is_replica(name) && value.contains("state=online") => fitness.replicas += 1,
             _ => {}
         }
     }
     fitness
 }
 
+fn is_replica(name: &str) -> bool {
+    name.strip_prefix("slave").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// For people: what keeps its data.
+impl fmt::Display for Fitness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.appends, self.synced) {
+            (false, _) => "no append-only file",
+            (true, false) => "an append-only file, not synced at each write",
+            (true, true) => "an append-only file, synced at each write",
+        })?;
+        match self.replicas {
+            1 => f.write_str("; 1 replica"),
+            n => write!(f, "; {n} replicas"),
+        }
+    }
+}
+
 impl Fitness {
-    /// What a ledger here promises.
+    /// What a ledger here promises, where at least so many replicas are asked to have each write.
     ///
     /// # Errors
     /// A fault where this server must not keep one.
-    pub(crate) fn durability(&self, accept_eviction: bool) -> Result<Durability, Fault> {
+    pub(crate) fn durability(&self, accept_eviction: bool, least: u32) -> Result<Durability, Fault> {
         if self.loading {
             return Err(Fault::new(StoreErrorKind::Busy, "the server is still loading its data"));
         }
@@ -76,8 +102,12 @@ impl Fitness {
             );
             return Err(Fault::new(StoreErrorKind::Misconfigured, what));
         }
+        if self.replicas < least {
+            let what = format!("the server has {} replicas, and {least} are to have each write", self.replicas);
+            return Err(Fault::new(StoreErrorKind::Full, what));
+        }
         Ok(if self.replicas > 0 {
-            Durability::Replicated { acknowledged_by: 0 }
+            Durability::Replicated { acknowledged_by: least }
         } else if self.appends {
             Durability::Durable { synced: self.synced }
         } else {
@@ -87,13 +117,29 @@ impl Fitness {
     }
 }
 
+/// The least that any of several servers promises.
+#[cfg(feature = "cluster")]
+pub(crate) fn weakest(all: Vec<Durability>) -> Result<Durability, Fault> {
+    use Durability::{Durable, Replicated, UntilRestart};
+    let least = all.into_iter().reduce(|a, b| match (a, b) {
+        (UntilRestart, _) | (_, UntilRestart) => UntilRestart,
+        (Durable { synced: a }, Durable { synced: b }) => Durable { synced: a && b },
+        (Replicated { acknowledged_by: a }, Replicated { acknowledged_by: b }) => {
+            Replicated { acknowledged_by: a.min(b) }
+        }
+        // Of one of them a failover loses what was not replicated yet.
+        (replicated @ Replicated { .. }, _) | (_, replicated) => replicated,
+    });
+    least.ok_or_else(|| Fault::new(StoreErrorKind::Busy, "the cluster has no masters"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn of(info: &str) -> Result<Durability, StoreErrorKind> {
         let fault = |fault: Fault| fault.into_store_error("look").kind();
-        read_info(info).durability(false).map_err(fault)
+        read_info(info).durability(false, 0).map_err(fault)
     }
 
     #[test]
@@ -102,12 +148,45 @@ mod tests {
         assert_eq!(of(master), Ok(Durability::UntilRestart));
         assert_eq!(of(&format!("{master}aof_enabled:1\r\n")), Ok(Durability::Durable { synced: false }));
         let replicated = Durability::Replicated { acknowledged_by: 0 };
-        assert_eq!(of(&format!("{master}aof_enabled:1\r\nconnected_slaves:1\r\n")), Ok(replicated));
+        assert_eq!(
+            of(&format!(
+                "{master}aof_enabled:1\r\nconnected_slaves:1\r\nslave0:ip=::1,port=1,state=online,offset=1\r\n"
+            )),
+            Ok(replicated)
+        );
         assert_eq!(of(&format!("loading:1\r\n{master}")), Err(StoreErrorKind::Busy));
         assert_eq!(of("role:slave\r\nmaxmemory_policy:noeviction"), Err(StoreErrorKind::ReadOnly));
         assert_eq!(of("role:master\r\nmaxmemory_policy:allkeys-lru"), Err(StoreErrorKind::Misconfigured));
         assert_eq!(of(""), Err(StoreErrorKind::ReadOnly), "a server that says nothing is not trusted");
+        let copied_to = format!("{master}connected_slaves:1\r\nslave0:ip=::1,port=1,state=wait_bgsave,offset=1");
+        assert_eq!(of(&copied_to), Ok(Durability::UntilRestart), "a replica that is not there yet has nothing");
         let evicts = read_info("role:master\r\nmaxmemory_policy:volatile-ttl");
-        assert_eq!(evicts.durability(true).ok(), Some(Durability::UntilRestart));
+        assert_eq!(evicts.durability(true, 0).ok(), Some(Durability::UntilRestart));
+    }
+
+    #[test]
+    fn a_server_with_too_few_replicas_is_refused() {
+        let one = read_info("role:master\r\nslave0:state=online\r\nmaxmemory_policy:noeviction");
+        assert_eq!(one.durability(false, 1).ok(), Some(Durability::Replicated { acknowledged_by: 1 }));
+        let refused = one.durability(false, 2).unwrap_err().into_store_error("look");
+        assert_eq!(refused.kind(), StoreErrorKind::Full);
+        assert_eq!(one.to_string(), "no append-only file; 1 replica");
+    }
+
+    #[cfg(feature = "cluster")]
+    #[test]
+    fn a_cluster_promises_what_its_weakest_master_does() {
+        use Durability::{Durable, Replicated, UntilRestart};
+        let (synced, unsynced) = (Durable { synced: true }, Durable { synced: false });
+        let (none, one) = (Replicated { acknowledged_by: 0 }, Replicated { acknowledged_by: 1 });
+        for (all, least) in [
+            (vec![synced.clone(), unsynced.clone()], &unsynced),
+            (vec![synced.clone(), one.clone(), none.clone()], &none),
+            (vec![one.clone(), synced.clone()], &one),
+            (vec![one.clone(), UntilRestart, synced.clone()], &UntilRestart),
+        ] {
+            assert_eq!(weakest(all).ok().as_ref(), Some(least));
+        }
+        assert!(weakest(vec![]).is_err());
     }
 }

@@ -3,16 +3,17 @@
 //!
 //! A connection is never trusted further than its last call: whatever went wrong other than a plain refusal of the server
 //! ends it. One that hung up while it was idle, as all do over a restart, is replaced once within the call, where asking
-//! twice does no harm.
+//! twice does no harm; one whose server is no longer the master likewise.
 
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::{Client, Connection, RedisResult};
+use redis::{Connection, RedisResult};
 use timertask_core::clock::{Clock, SystemClock};
 use timertask_core::seam::StoreErrorKind;
 
-use crate::error::{Fault, keeps_connection, was_hung_up};
+use crate::access::Open;
+use crate::error::{Fault, is_read_only, keeps_connection, was_hung_up};
 use crate::options::Options;
 
 /// After this long a connection is not used again: what lies in between may have forgotten it.
@@ -20,22 +21,6 @@ const IDLE: Duration = Duration::from_secs(30);
 /// How long after a failed attempt the next one is made, at least; doubled up to [`BACKOFF_MOST`].
 const BACKOFF_LEAST: Duration = Duration::from_millis(50);
 const BACKOFF_MOST: Duration = Duration::from_secs(1);
-
-/// Opens connections, with the time-outs that the client library leaves out by itself.
-pub(crate) struct Opener {
-    pub(crate) client: Client,
-    pub(crate) options: Options,
-}
-
-impl Opener {
-    pub(crate) fn open(&self) -> RedisResult<Connection> {
-        let connection = self.client.get_connection_with_timeout(self.options.connect_timeout)?;
-        // Setting up has reset both to none.
-        connection.set_read_timeout(Some(self.options.response_timeout))?;
-        connection.set_write_timeout(Some(self.options.response_timeout))?;
-        Ok(connection)
-    }
-}
 
 /// Whether a call may be made a second time where its connection turned out to be dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +33,10 @@ pub(crate) enum Repeat {
 
 /// The connections for one kind of call.
 pub(crate) struct Lane {
-    opener: Arc<Opener>,
+    opener: Arc<dyn Open>,
+    /// How many connections there may be, and how long a call waits where all are in use.
+    most: usize,
+    pool_wait: Duration,
     state: std::sync::Mutex<State>,
     free: Condvar,
 }
@@ -66,14 +54,9 @@ struct State {
 }
 
 impl Lane {
-    pub(crate) fn new(opener: Arc<Opener>) -> Self {
-        Self { opener, state: std::sync::Mutex::default(), free: Condvar::new() }
-    }
-
-    /// With one connection to begin with.
-    pub(crate) fn with(self, connection: Connection) -> Self {
-        self.state().idle.push((connection, SystemClock.monotonic()));
-        self
+    pub(crate) fn new(opener: Arc<dyn Open>, options: &Options) -> Self {
+        let (most, pool_wait) = (options.connections, options.pool_wait);
+        Self { opener, most, pool_wait, state: std::sync::Mutex::default(), free: Condvar::new() }
     }
 
     /// One call of `group` requests.
@@ -86,8 +69,11 @@ impl Lane {
         let mut permit = self.permit()?;
         let reused = permit.connection.is_some();
         match permit.run(&work) {
-            Err(Failure::Call(error)) if reused && repeat == Repeat::Harmless && was_hung_up(&error) => {
-                // The others that are idle were hung up with it.
+            // Where the master has become a replica, nothing was done; a new connection may lead to the master that is.
+            Err(Failure::Call(error))
+                if reused && (is_read_only(&error) || (repeat == Repeat::Harmless && was_hung_up(&error))) =>
+            {
+                // The others that are idle lead nowhere either.
                 self.state().idle.clear();
                 permit.run(&work)
             }
@@ -105,11 +91,11 @@ impl Lane {
 
     /// Leave to use one of the lane's connections, and an idle one where there is one.
     fn permit(&self) -> Result<Permit<'_>, Fault> {
-        let deadline = SystemClock.monotonic().saturating_add(self.opener.options.pool_wait);
+        let deadline = SystemClock.monotonic().saturating_add(self.pool_wait);
         let mut state = self.state();
         loop {
             let now = SystemClock.monotonic();
-            if state.out < self.opener.options.connections {
+            if state.out < self.most {
                 state.out += 1;
                 state.idle.retain(|(_, since)| now.saturating_sub(*since) < IDLE);
                 let connection = state.idle.pop().map(|(connection, _)| connection);
@@ -137,17 +123,17 @@ impl Lane {
                 state.failures = 0;
                 Ok(connection)
             }
-            Err(error) => {
+            Err(fault) => {
                 state.not_before = SystemClock.monotonic().saturating_add(backoff(state.failures));
                 state.failures = state.failures.saturating_add(1);
-                Err(Fault::at_connect(error))
+                Err(fault)
             }
         }
     }
 }
 
 /// Between half and all of the back-off, so that the clients of a server that comes back don't all come at once.
-fn backoff(failures: u32) -> Duration {
+pub(crate) fn backoff(failures: u32) -> Duration {
     let most = BACKOFF_LEAST.saturating_mul(1 << failures.min(5)).min(BACKOFF_MOST);
     let half = most / 2;
     half + Duration::from_micros(SystemClock.entropy() % (half.as_micros() as u64).max(1))

@@ -27,18 +27,50 @@ fn bucket_number(plan: &str) -> u8 {
 pub(crate) fn bucket(plan: &PlanKey) -> String {
     match &plan.plan {
         None => whole(&plan.namespace),
-        Some(id) => format!("{}{:02x}}}", buckets(&plan.namespace), bucket_number(id.as_str())),
+        Some(id) => bucket_at(&plan.namespace, usize::from(bucket_number(id.as_str()))),
     }
+}
+
+/// The other keys that a script may touch for a plan: those of its bucket, and its own.
+pub(crate) fn around(plan: &PlanKey) -> [String; 5] {
+    let (bucket, id) = (bucket(plan), plan.plan_str());
+    let [ids, ends, grants] = of_bucket(&bucket);
+    [ids, ends, grants, format!("{bucket}:slots:{id}"), format!("{bucket}:index:{id}")]
+}
+
+/// The other keys of a bucket that are none of a plan's.
+pub(crate) fn of_bucket(bucket: &str) -> [String; 3] {
+    ["ids", "ends", "grants"].map(|name| format!("{bucket}:{name}"))
+}
+
+/// How far apart the keys of one call may lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// One server has all keys.
+    Server,
+    /// Keys lie together only where they share their tag: on a cluster each bucket has a copy of its namespace's row.
+    Tag,
+}
+
+/// The key of the row of a namespace, for a claim in one of its plans' buckets.
+pub(crate) fn whole_for(plan: &PlanKey, scope: Scope) -> String {
+    match scope {
+        Scope::Server => whole(&plan.namespace),
+        Scope::Tag => bucket(plan),
+    }
+}
+
+/// Into how many buckets a namespace is divided.
+pub(crate) const BUCKETS: usize = 256;
+
+/// The key of a bucket by its number.
+pub(crate) fn bucket_at(namespace: &Namespace, number: usize) -> String {
+    format!("{PREFIX}{{{namespace}:{number:02x}}}")
 }
 
 /// The key of the row of a namespace.
 pub(crate) fn whole(namespace: &Namespace) -> String {
     format!("{PREFIX}{{{namespace}:all}}")
-}
-
-/// What the keys of all buckets of a namespace begin with.
-pub(crate) fn buckets(namespace: &Namespace) -> String {
-    format!("{PREFIX}{{{namespace}:")
 }
 
 /// The keys of a lock, and of the last fences beside it.

@@ -26,6 +26,7 @@
 
 pub use redis;
 
+mod access;
 mod board;
 mod codec;
 mod error;
@@ -33,11 +34,16 @@ mod fitness;
 mod lane;
 mod layout;
 mod mutex;
+mod namespace;
 mod options;
 mod query;
 mod request;
 mod script;
+mod server;
 mod store;
+#[cfg(feature = "tls")]
+mod tls;
+mod topology;
 
 pub use options::Options;
 pub use store::Redis;

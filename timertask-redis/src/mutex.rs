@@ -6,27 +6,27 @@ use timertask_core::key::{Fence, LockKey, Nonce};
 use timertask_core::seam::{Held, Lease, Mutex, StoreError};
 
 use crate::error::Fault;
-use crate::lane::{Lane, Repeat};
+use crate::lane::Repeat;
 use crate::layout::{lock, millis};
 use crate::script::{Call, LOCK};
+use crate::server::Kind;
 use crate::store::Redis;
 
 impl Mutex for Redis {
     fn try_lock(&self, key: &LockKey, nonce: Nonce, ttl: Duration) -> Result<Option<Lease>, StoreError> {
-        let fence = self.lock(self.claims(), Repeat::Harmless, "lock", key, nonce, Fence::NONE, ttl)?;
+        let fence = self.lock(Kind::Claims, Repeat::Harmless, "lock", key, nonce, Fence::NONE, ttl)?;
         Ok(fence.map(|fence| Lease { key: key.clone(), nonce, fence }))
     }
 
     fn extend(&self, lease: &Lease, ttl: Duration) -> Result<Held, StoreError> {
-        let fence =
-            self.lock(self.renewals(), Repeat::Harmless, "extend", &lease.key, lease.nonce, lease.fence, ttl)?;
+        let fence = self.lock(Kind::Renewals, Repeat::Harmless, "extend", &lease.key, lease.nonce, lease.fence, ttl)?;
         Ok(held(fence))
     }
 
     fn unlock(&self, lease: &Lease) -> Result<Held, StoreError> {
         let never = Duration::ZERO;
         // Asked twice, what was given back the first time would look lost.
-        let fence = self.lock(self.ends(), Repeat::Never, "unlock", &lease.key, lease.nonce, lease.fence, never)?;
+        let fence = self.lock(Kind::Ends, Repeat::Never, "unlock", &lease.key, lease.nonce, lease.fence, never)?;
         Ok(held(fence))
     }
 }
@@ -39,7 +39,7 @@ impl Redis {
     #[expect(clippy::too_many_arguments, reason = "one place for three calls of the same shape")]
     fn lock(
         &self,
-        lane: &Lane,
+        kind: Kind,
         repeat: Repeat,
         what: &str,
         key: &LockKey,
@@ -49,7 +49,7 @@ impl Redis {
     ) -> Result<Option<Fence>, StoreError> {
         let ask = || {
             let (key, fences) = lock(key)?;
-            let mut call = Call::default();
+            let mut call = Call::new(self.scope());
             call.fixed_key(key).fixed_key(fences);
             Ok(call)
         };
@@ -57,7 +57,7 @@ impl Redis {
             call.arg(what).arg(key.plan.plan_str()).number(nonce).number(fence).number(millis(ttl));
             call
         });
-        let answer = self.answer(lane, repeat, 1, &LOCK, ask, |reply| match reply.text()?.as_str() {
+        let answer = self.answer(kind, repeat, 1, &LOCK, ask, |reply| match reply.text()?.as_str() {
             "" => Ok(None),
             text => text
                 .parse()

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use timertask_core::seam::StoreError;
 
+use crate::server::Replicas;
 use crate::store::Redis;
 
 /// How to connect; made by [`Redis::options`].
@@ -23,6 +24,13 @@ pub struct Options {
     pub(crate) pool_wait: Duration,
     pub(crate) connections: usize,
     pub(crate) evicts: bool,
+    pub(crate) replicas: Option<Replicas>,
+    #[cfg(feature = "sentinel")]
+    pub(crate) sentinel_username: Option<String>,
+    #[cfg(feature = "sentinel")]
+    pub(crate) sentinel_password: Option<String>,
+    #[cfg(feature = "tls")]
+    pub(crate) certificates: crate::tls::Certificates,
 }
 
 impl Default for Options {
@@ -33,6 +41,13 @@ impl Default for Options {
             pool_wait: Duration::from_secs(1),
             connections: 2,
             evicts: false,
+            replicas: None,
+            #[cfg(feature = "sentinel")]
+            sentinel_username: None,
+            #[cfg(feature = "sentinel")]
+            sentinel_password: None,
+            #[cfg(feature = "tls")]
+            certificates: crate::tls::Certificates::default(),
         }
     }
 }
@@ -74,19 +89,63 @@ impl Options {
         self
     }
 
-    /// Connects to the server at `url`: `redis://[user[:password]@]host[:port][/database]`, or `unix:///path`. Looks at
-    /// once whether the server is fit to keep a ledger: a master that evicts nothing.
+    /// Lets no claim, no end, no change of a plan and no lock count before `least` replicas have it (`WAIT`), for which each
+    /// such call waits up to `wait`; default: none. With fewer the call fails as `Full`, its outcome unknown, and so no run
+    /// starts. `connect` and [`describe`](timertask_core::seam::Ledger::describe) fail alike where the server has fewer
+    /// replicas.
+    ///
+    /// This makes a failover that loses a claim less likely, not impossible: a replica that had not got it may be the one
+    /// that is promoted.
+    pub fn min_replicas(mut self, least: u32, wait: Duration) -> Self {
+        self.replicas = (least > 0).then(|| Replicas { least, wait: at_least_a_moment(wait) });
+        self
+    }
+
+    /// The user as whom sentinels are asked; default: none. The user in the URL is that of the master.
+    #[cfg(feature = "sentinel")]
+    pub fn sentinel_username(mut self, name: impl Into<String>) -> Self {
+        self.sentinel_username = Some(name.into());
+        self
+    }
+
+    /// The password that sentinels ask for; default: none. The password in the URL is that of the master.
+    #[cfg(feature = "sentinel")]
+    pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
+        self.sentinel_password = Some(password.into());
+        self
+    }
+
+    /// Trusts the certificates in `pem` alone, in place of those that the system trusts; for `rediss` URLs.
+    #[cfg(feature = "tls")]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.roots = Some(pem.into());
+        self
+    }
+
+    /// Shows servers a certificate: `chain` with what it leads back to, and its `key`, both in PEM; for `rediss` URLs.
+    #[cfg(feature = "tls")]
+    pub fn client_certificate(mut self, chain: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.certificates.own = Some((chain.into(), key.into()));
+        self
+    }
+
+    /// Connects to what `url` names; the forms are those of the [crate](crate#where-it-is). Looks at once whether it is fit
+    /// to keep a ledger: a master (of a cluster each of them) that evicts nothing, with the replicas that
+    /// [`min_replicas`](Self::min_replicas) asks for.
     ///
     /// # Errors
     /// [`StoreError`]; its kind says what to do:
     /// `Unreachable`: nobody listens there, or the name is not known. `TimedOut`: no answer in time. `Auth`: user or
     /// password are refused, or may not run scripts. `ReadOnly`: a replica. `Busy`: it is still loading its data, or has
-    /// too many clients. `Misconfigured`: a URL that can't be read, a server that evicts keys, a database that isn't there.
+    /// too many clients; a cluster that is not whole. `Full`: too few replicas. `Misconfigured`: a URL or certificate that
+    /// can't be read, a certificate of the server that is not trusted, a server that evicts keys, a database that isn't
+    /// there, sentinels that know no such master, a node of a cluster under a URL that does not say so, a feature that is
+    /// off.
     ///
     /// # Blocking
-    /// Connects, and asks two questions: at most the connect time-out for connecting and for each of password and
-    /// database, then twice the response time-out. Looking up a host's name comes on top, as long as the system takes
-    /// for it; an address needs none.
+    /// Connects, and asks two questions: at most the time in which [`Redis`] says that a connection is made, then twice the
+    /// response time-out; of a cluster this for each master, and finding them before.
+    /// Looking up a host's name comes on top, as long as the system takes for it; an address needs none.
     pub fn connect(self, url: &str) -> Result<Redis, StoreError> {
         Redis::connect_with(url, self)
     }
@@ -105,6 +164,7 @@ impl fmt::Debug for Options {
             .field("pool_wait", &self.pool_wait)
             .field("connections", &self.connections)
             .field("accept_eviction", &self.evicts)
-            .finish()
+            .field("replicas", &self.replicas)
+            .finish_non_exhaustive()
     }
 }

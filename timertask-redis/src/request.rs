@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use timertask_core::key::{Fence, PlanKey};
+use timertask_core::key::{Fence, PlanKey, SlotKey};
 use timertask_core::seam::{
     Applied, Cancel, Claim, ClaimRequest, Cover, EndOp, EndRequest, Ended, Ending, Gate, Grant, NotStarted, Overlap,
     PlanOp, PlanState, Refusal, Renewal, SlotRow, SlotState, StoreErrorKind, Term,
@@ -12,13 +12,48 @@ use timertask_core::time::{Timestamp, Trigger};
 
 use crate::codec::{plan_row, state};
 use crate::error::Fault;
-use crate::layout::{escape, maybe, maybe_text, micros, parse_maybe_text, secs, slot, slot_at, unescape, whole};
+use crate::layout::{escape, maybe, maybe_text, micros, parse_maybe_text, secs, slot, slot_at, unescape, whole_for};
 use crate::script::{Call, Reply};
+
+/// What is about one plan, or about a namespace.
+pub(crate) trait OfPlan {
+    fn plan(&self) -> &PlanKey;
+}
+
+impl OfPlan for (PlanKey, PlanOp) {
+    fn plan(&self) -> &PlanKey {
+        &self.0
+    }
+}
+
+impl OfPlan for SlotKey {
+    fn plan(&self) -> &PlanKey {
+        &self.plan
+    }
+}
+
+impl OfPlan for ClaimRequest {
+    fn plan(&self) -> &PlanKey {
+        self.key.plan()
+    }
+}
+
+impl OfPlan for Term {
+    fn plan(&self) -> &PlanKey {
+        self.key.plan()
+    }
+}
+
+impl OfPlan for EndRequest {
+    fn plan(&self) -> &PlanKey {
+        self.key.plan()
+    }
+}
 
 pub(crate) fn claim(call: &mut Call, request: &ClaimRequest) -> Result<(), Fault> {
     let key = &request.key;
-    let place = whole(&key.plan.namespace);
-    call.key(crate::layout::bucket(&key.plan)).key(place).arg(key.plan.plan_str()).arg(slot(key)?);
+    let row_of_all = whole_for(&key.plan, call.scope());
+    call.claimed_plan(&key.plan, row_of_all).arg(slot(key)?);
     call.number(request.nonce).number(request.fingerprint);
     call.arg(request.prev.map_or_else(String::new, |prev| crate::layout::bound(prev).to_string()));
     call.number(request.kind.code());

@@ -9,6 +9,7 @@ use timertask_core::key::PlanKey;
 use timertask_core::time::Timestamp;
 
 use crate::error::Fault;
+use crate::layout::{Scope, around, bucket};
 
 /// A script as the server knows it.
 pub(crate) struct Code {
@@ -34,15 +35,56 @@ script!(PURGE, "lua/purge.lua");
 script!(READ, "lua/read.lua");
 script!(LOCK, "lua/lock.lua");
 script!(BOARD, "lua/board.lua");
+script!(COPY, "lua/copy.lua");
+
+/// Whether a server is told that it is asked for a key on its way to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asking {
+    No,
+    #[cfg(feature = "cluster")]
+    Yes,
+}
 
 /// Keys and arguments of a call, as they are gathered.
-#[derive(Default)]
 pub(crate) struct Call {
+    scope: Scope,
     keys: Vec<String>,
+    /// Further keys that the script touches. The nodes of a cluster are told of all of them: one that has only some, while
+    /// a slot moves, refuses the script as a whole, instead of taking what it lacks for what there never was.
+    touched: Vec<String>,
+    /// Whether it touches keys that it finds on the way.
+    finds_keys: bool,
     args: Vec<Vec<u8>>,
 }
 
 impl Call {
+    pub(crate) fn new(scope: Scope) -> Self {
+        Self { scope, keys: Vec::new(), touched: Vec::new(), finds_keys: false, args: Vec::new() }
+    }
+
+    /// The first key, with which all others share their tag.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn first_key(&self) -> Option<&str> {
+        self.keys.first().map(String::as_str)
+    }
+
+    /// The script touches keys that it finds on the way, and cannot name.
+    pub(crate) fn finds_keys(&mut self) -> &mut Self {
+        self.finds_keys = true;
+        self
+    }
+
+    /// Whether a node that has all keys of the call has all that it needs.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn names_all_keys(&self) -> bool {
+        !self.finds_keys
+    }
+
+    /// Where the keys of this call may lie.
+    pub(crate) fn scope(&self) -> Scope {
+        self.scope
+    }
+
     /// An argument.
     pub(crate) fn arg(&mut self, text: impl Into<Vec<u8>>) -> &mut Self {
         self.args.push(text.into());
@@ -71,7 +113,36 @@ impl Call {
 
     /// The key and id of a plan, or of a namespace.
     pub(crate) fn plan(&mut self, plan: &PlanKey) -> &mut Self {
-        self.key(crate::layout::bucket(plan)).arg(plan.plan_str())
+        self.touch(plan);
+        self.key(bucket(plan)).arg(plan.plan_str())
+    }
+
+    /// As [`plan`](Self::plan), with the key of the row that holds for all plans before the id.
+    pub(crate) fn claimed_plan(&mut self, plan: &PlanKey, row_of_all: String) -> &mut Self {
+        self.touch(plan);
+        self.key(bucket(plan)).key(row_of_all).arg(plan.plan_str())
+    }
+
+    /// A plan's key, which the script takes by its place, and its id.
+    pub(crate) fn fixed_plan(&mut self, plan: &PlanKey) -> &mut Self {
+        self.touch(plan);
+        self.fixed_key(bucket(plan)).arg(plan.plan_str())
+    }
+
+    /// The script touches all that concerns the plan.
+    fn touch(&mut self, plan: &PlanKey) {
+        if self.scope == Scope::Tag && plan.plan.is_some() {
+            for key in around(plan) {
+                self.touched(key);
+            }
+        }
+    }
+
+    /// The script touches that key too.
+    pub(crate) fn touched(&mut self, key: String) {
+        if self.scope == Scope::Tag && !self.touched.contains(&key) {
+            self.touched.push(key);
+        }
     }
 
     /// Runs `code` with what was gathered. A server that doesn't know it yet, after a restart or a `SCRIPT FLUSH`, is
@@ -79,13 +150,17 @@ impl Call {
     ///
     /// The call's number comes back with its answer. A connection on which an answer was left over would otherwise give
     /// each call the answer of the one before it, and a claim another slot's grant.
-    pub(crate) fn run(&self, code: &Code, connection: &mut Connection) -> RedisResult<Vec<Value>> {
+    pub(crate) fn run(&self, code: &Code, connection: &mut Connection, asking: Asking) -> RedisResult<Vec<Value>> {
         static CALLS: AtomicU64 = AtomicU64::new(0);
         let number = CALLS.fetch_add(1, Ordering::Relaxed).to_string();
-        let value = match self.command("EVALSHA", &code.hash, &number).query(connection) {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.command("EVAL", code.text, &number).query(connection)?
+        let mut ask = |name, text| {
+            if asking != Asking::No {
+                redis::cmd("ASKING").exec(connection)?;
             }
+            self.command(name, text, &number).query(connection)
+        };
+        let value = match ask("EVALSHA", &code.hash) {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => ask("EVAL", code.text)?,
             done => done?,
         };
         match value {
@@ -96,7 +171,8 @@ impl Call {
 
     fn command(&self, name: &str, code: &str, number: &str) -> Cmd {
         let mut command = redis::cmd(name);
-        command.arg(code).arg(self.keys.len()).arg(&self.keys).arg(number).arg(&self.args);
+        command.arg(code).arg(self.keys.len() + self.touched.len()).arg(&self.keys).arg(&self.touched);
+        command.arg(number).arg(&self.args);
         command
     }
 }

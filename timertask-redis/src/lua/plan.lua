@@ -99,12 +99,12 @@ local function cut_ranges(key, id, at)
     local index = index_key(key, id)
     local behind = call('ZRANGEBYLEX', index, '[' .. RANGE .. spell(at + 1), '(' .. (RANGE + 1))
     for i = 1, #behind do
-        call('ZREM', index, behind[i])
         local first = string.sub(behind[i], 18, 33)
         if number(first, 'a range') - SHIFT <= at then
             local rest = string.match(behind[i], '^[^\n]*\n[^\n]*(\n.*)$') or bad('a range is cut short')
             call('ZADD', index, 0, RANGE .. spell(at) .. first .. '\n' .. rest)
         end
+        call('ZREM', index, behind[i])
     end
 end
 
@@ -233,7 +233,9 @@ local function plan()
     local key, id, what = key_arg(), arg(), arg()
     local op = {};
     (parse[what] or bad('nobody knows how to ' .. what))(op)
-    if what ~= 'read' then
+    if what == 'read' then
+        must_be_master()
+    else
         prove(key)
         call('HLEN', slots_key(key, id))
         count_running(index_key(key, id))

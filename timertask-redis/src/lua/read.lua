@@ -1,13 +1,15 @@
 -- Reading, by pages. Nothing is written.
 --
--- KEYS: what the query is about: a plan's bucket; for the queries of a whole namespace the start of its buckets' keys.
+-- KEYS: what the query is about: a plan's bucket; for the queries of a whole namespace its buckets, one after the other.
 -- ARGV: the query, then what it asks for:
 --   slots n (bucket plan slot)…          answers, of each that has a row: its place, slot, row
 --   unfinished plan limit                answers slot, row of each; of both classes up to limit
 --   history plan after upto slot first? limit   answers the plan's row, the number of range records and they, slot and row
 --                                        of each; one more than limit where there are more
---   lapsed skew bucket phase score name limit   answers 1 where there are more, then bucket, phase, score, name, row of each
---   plans after each                     answers, of each bucket: 1 where it has more, how many, and name and row of each
+--   lapsed n skew bucket phase score name limit   n buckets from the one of that number; answers the version of the first's
+--                                        copy of the namespace's row, 1 where there are more, then bucket, phase, score,
+--                                        name, row of each
+--   plans n after each                   answers, of each bucket: 1 where it has more, how many, and name and row of each
 
 local queries = {}
 
@@ -95,6 +97,7 @@ end
 -- The buckets in turn; in each first the slots that are open or have lapsed, by lease end, then those whose last renewal
 -- lies ahead of now, by that.
 function queries.lapsed()
+    local buckets = number(arg(), 'the number of buckets')
     local skew, from_bucket, from_phase = number(arg(), 'a skew'), number(arg(), 'a bucket'), number(arg(), 'a phase')
     local score, name, limit = tonumber(arg()), arg(), number(arg(), 'a limit')
     local found, more = {}, false
@@ -118,8 +121,8 @@ function queries.lapsed()
             from = from + #page / 2
         end
     end
-    for b = from_bucket, 255 do
-        local bucket = KEYS[1] .. string.format('%02x', b) .. '}'
+    for place = 1, buckets do
+        local b, bucket = from_bucket + place - 1, KEYS[place]
         for phase = (b == from_bucket and from_phase or 1), 2 do
             local resumes = score and b == from_bucket and phase == from_phase
             if phase == 1 then
@@ -138,16 +141,16 @@ function queries.lapsed()
             break
         end
     end
-    say(more and '1' or '0')
+    say(text(version_of(KEYS[1])), more and '1' or '0')
     for i = 1, #found do
         say(unpack(found[i]))
     end
 end
 
 function queries.plans()
-    local after, each = arg(), number(arg(), 'a limit')
-    for b = 0, 255 do
-        local bucket = KEYS[1] .. string.format('%02x', b) .. '}'
+    local buckets, after, each = number(arg(), 'the number of buckets'), arg(), number(arg(), 'a limit')
+    for place = 1, buckets do
+        local bucket = KEYS[place]
         local ids = call('ZRANGEBYLEX', bucket .. ':ids', '(' .. after, '+', 'LIMIT', 0, each)
         if #ids > 0 then
             say(#ids == each and '1' or '0', text(#ids))
@@ -159,6 +162,7 @@ function queries.plans()
     end
 end
 
+must_be_master()
 local query = arg();
 (queries[query] or bad('nobody knows how to read ' .. query))()
 return answer

@@ -16,6 +16,8 @@ local FENCE_MAX = 9007199254740991
 -- How far the clock may lift a fence: a trillion grants below the largest.
 local FENCE_BY_CLOCK = FENCE_MAX - 1099511627776
 local RELEASED = 8
+-- Beside plans, in a hash by their ids: no id holds a line feed.
+local ROW_VERSION = '\n'
 
 -- States as they stand in rows.
 local RUNNING, OPEN, ENDED, NOT_STARTED = '0', '1', '2', '3'
@@ -107,7 +109,7 @@ local function index_key(bucket, plan)
     return bucket .. ':index:' .. plan
 end
 
--- Fails where one of the bucket's own keys is of another type, before anything is written.
+-- Fails where one of the bucket's own keys is of another type, or has moved to another node, before anything is written.
 local proved = {}
 local function prove(bucket)
     if not proved[bucket] then
@@ -132,11 +134,26 @@ local function get_plan(bucket, plan)
     return parsed, row
 end
 
+-- The version of the row of a namespace, or of a copy of it.
+local function version_of(key)
+    return number(call('HGET', key, ROW_VERSION) or '0', 'a version')
+end
+
 local function put_plan(bucket, plan, row, is_new)
+    -- The namespace's own row has the empty id, and is no plan. It has a version, which rises as fences do.
+    if plan == '' then
+        call('HSET', bucket, ROW_VERSION, text(math.max(version_of(bucket) + 1, NOW)))
+    end
     call('HSET', bucket, plan, pack(row))
-    -- The namespace's own row has the empty id, and is no plan.
     if is_new and plan ~= '' then
         call('ZADD', bucket .. ':ids', 0, plan)
+    end
+end
+
+-- Reading takes more than that nothing is refused: a replica would answer from what it has got so far.
+local function must_be_master()
+    if not string.find(call('INFO', 'replication'), 'role:master', 1, true) then
+        error(redis.error_reply('READONLY this server is a replica'))
     end
 end
 
@@ -181,20 +198,22 @@ local function put_slot(bucket, plan, member, old, new)
     local class = was_started(member, new) and STARTED or OTHER
     local old_class = old and (was_started(member, old) and STARTED or OTHER)
     if class ~= old_class then
-        if old_class then
-            call('ZREM', index, old_class .. member)
-        elseif #member > 16 then
+        if not old_class and #member > 16 then
             call('HSET', slots, '@' .. request_of(member), member)
         end
+        -- Added before the other goes: a key that vanishes is not made anew on a node that its slot is leaving.
         call('ZADD', index, 0, class .. member)
+        if old_class then
+            call('ZREM', index, old_class .. member)
+        end
     end
     local unfinished, was_unfinished = unfinished_class(new), old and unfinished_class(old)
     if unfinished ~= was_unfinished then
-        if was_unfinished then
-            call('ZREM', index, was_unfinished .. member)
-        end
         if unfinished then
             call('ZADD', index, 0, unfinished .. member)
+        end
+        if was_unfinished then
+            call('ZREM', index, was_unfinished .. member)
         end
     end
     if unfinished == IS_RUNNING then
@@ -205,9 +224,11 @@ local function put_slot(bucket, plan, member, old, new)
         -- Open slots come first in each sweep, the oldest before the others.
         call('ZADD', bucket .. ':ends', text(at_of(member) - SHIFT), swept)
         call('ZREM', bucket .. ':grants', swept)
+        proved[bucket] = nil
     elseif was_unfinished then
         call('ZREM', bucket .. ':ends', swept)
         call('ZREM', bucket .. ':grants', swept)
+        proved[bucket] = nil
     end
 end
 

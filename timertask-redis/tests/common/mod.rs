@@ -9,6 +9,8 @@
 )]
 
 pub mod clock;
+#[cfg(all(feature = "sentinel", feature = "cluster"))]
+pub mod nodes;
 pub mod proxy;
 
 use std::io::{BufRead, BufReader};
@@ -46,14 +48,40 @@ pub struct Server {
 impl Server {
     /// One that keeps all in memory, with further arguments.
     pub fn start(arguments: &[&str]) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("timertask-redis-{}-{n}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        Self::start_on(arguments, free_port)
+    }
+
+    /// A node of a cluster, which listens on a second port, 10,000 above.
+    pub fn start_node(arguments: &[&str]) -> Self {
+        Self::start_on(arguments, || {
+            // Below the ports that the system gives out by itself, with a start of each process's own.
+            static NEXT: AtomicU64 = AtomicU64::new(0);
+            let n = NEXT.fetch_add(1, Ordering::Relaxed) + u64::from(std::process::id()) * 37;
+            10_000 + (n % 12_000) as u16
+        })
+    }
+
+    /// A sentinel with this configuration, which it rewrites.
+    pub fn start_sentinel(config: &str) -> Self {
+        let dir = folder();
+        std::fs::write(dir.join("sentinel.conf"), config).unwrap();
+        for _ in 0..20 {
+            let port = free_port();
+            let mut command = Command::new("redis-server");
+            command.arg(dir.join("sentinel.conf")).args(["--sentinel", "--port", &port.to_string()]);
+            if let Some(child) = launched(command, "Sentinel ID is") {
+                return Self { child, port, dir, arguments: Vec::new() };
+            }
+        }
+        panic!("no sentinel could be started");
+    }
+
+    fn start_on(arguments: &[&str], mut port: impl FnMut() -> u16) -> Self {
+        let dir = folder();
         let arguments: Vec<_> = arguments.iter().map(|text| (*text).to_owned()).collect();
         // Somebody else may take the port between our look and the server's.
         for _ in 0..20 {
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let port = port();
             if let Some(child) = launch(&dir, port, &arguments, READY) {
                 return Self { child, port, dir, arguments };
             }
@@ -137,18 +165,31 @@ impl Server {
 /// What a server says once it answers.
 const READY: &str = "Ready to accept connections";
 
+/// A folder of one server's own.
+fn folder() -> PathBuf {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let dir = std::env::temp_dir().join(format!("timertask-redis-{}-{n}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
 /// Waits until the server has `said` so; `None` where it ended instead.
 fn launch(dir: &Path, port: u16, arguments: &[String], said: &str) -> Option<Child> {
     let port = port.to_string();
-    let mut child = Command::new("redis-server")
-        .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--dir"])
-        .arg(dir)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the tests need the program redis-server (on Debian the package redis-server)");
+    let mut command = Command::new("redis-server");
+    command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--dir"]).arg(dir).args(arguments);
+    launched(command, said)
+}
+
+fn launched(mut command: Command, said: &str) -> Option<Child> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child =
+        command.spawn().expect("the tests need the program redis-server (on Debian the package redis-server)");
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     if lines.any(|line| line.is_ok_and(|line| line.contains(said))) {
         return Some(child);
