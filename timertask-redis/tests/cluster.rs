@@ -4,6 +4,9 @@
 
 mod common;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use common::nodes::{Nodes, patient, prompt};
@@ -14,7 +17,7 @@ use timertask_core::seam::{
 };
 use timertask_core::time::Trigger;
 use timertask_redis::Redis;
-use timertask_testkit::conformance::{BoardHarness, LedgerHarness, MutexHarness};
+use timertask_testkit::conformance::{self, BoardHarness, LedgerHarness, MutexHarness};
 
 struct OnCluster(Nodes);
 
@@ -51,16 +54,41 @@ impl BoardHarness for OnCluster {
     }
 }
 
-mod ledger {
-    timertask_testkit::ledger_conformance!(super::OnCluster::start);
-}
-
-mod mutex {
-    timertask_testkit::mutex_conformance!(super::OnCluster::start);
-}
-
-mod board {
-    timertask_testkit::board_conformance!(super::OnCluster::start);
+/// Starting a cluster takes two seconds, so a few are shared by all cases, one after the other.
+#[test]
+fn all_that_a_store_must_do_holds_on_a_cluster() {
+    let cases: std::sync::Mutex<Vec<(String, fn(&OnCluster))>> = std::sync::Mutex::default();
+    cases
+        .lock()
+        .unwrap()
+        .extend(conformance::ledger_cases().iter().map(|(name, case)| (format!("ledger::{name}"), *case)));
+    cases
+        .lock()
+        .unwrap()
+        .extend(conformance::mutex_cases().iter().map(|(name, case)| (format!("mutex::{name}"), *case)));
+    cases
+        .lock()
+        .unwrap()
+        .extend(conformance::board_cases().iter().map(|(name, case)| (format!("board::{name}"), *case)));
+    let (all, ran) = (cases.lock().unwrap().len(), AtomicUsize::new(0));
+    assert!(all > 150, "{all} cases");
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let cluster = OnCluster::start();
+                while let Some((name, case)) = { cases.lock().unwrap().pop() } {
+                    for server in &cluster.0.servers {
+                        let () = server.tell(&["FLUSHALL"]);
+                    }
+                    // The panic's own message has been printed; this one says of which case it is.
+                    let held = catch_unwind(AssertUnwindSafe(|| case(&cluster)));
+                    assert!(held.is_ok(), "{name} does not hold");
+                    ran.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    assert_eq!(ran.into_inner(), all);
 }
 
 /// A plan's bucket.
