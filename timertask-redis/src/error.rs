@@ -4,6 +4,9 @@
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use timertask_core::seam::{StoreError, StoreErrorKind};
 
+#[cfg(feature = "tls")]
+use crate::tls::distrust;
+
 /// The word with which our scripts begin what they refuse: rows that this library cannot have written.
 const REFUSED_BY_SCRIPT: &str = "TTBAD";
 
@@ -35,8 +38,7 @@ impl Fault {
     /// What went wrong before anything was asked for: at connecting, or while the server let the client in.
     pub(crate) fn at_connect(cause: RedisError) -> Self {
         let kind = match cause.kind() {
-            _ if cause.is_timeout() => StoreErrorKind::TimedOut,
-            ErrorKind::Io => StoreErrorKind::Unreachable,
+            ErrorKind::Io => kind_of(&cause),
             // A database that is not there, a user that is not known: what the URL says doesn't fit the server.
             ErrorKind::Server(ServerErrorKind::ResponseError) if !is_crowded(&cause) => StoreErrorKind::Misconfigured,
             _ => kind_of(&cause),
@@ -49,11 +51,11 @@ impl Fault {
         let kind = kind_of(&cause);
         let unknown = match cause.kind() {
             // It was sent, and no answer came.
-            ErrorKind::Io => !cause.is_connection_refusal(),
+            ErrorKind::Io => !cause.is_connection_refusal() && distrust(&cause).is_none(),
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => true,
             // The script was sent along: this belongs to another call.
             ErrorKind::Server(ServerErrorKind::NoScript) => true,
-            _ if has_moved_away(&cause) => true,
+            _ if has_moved_away(&cause) || may_not(&cause) => true,
             // A script that fails half-way leaves what it has written.
             _ => {
                 group > 1
@@ -143,6 +145,17 @@ fn has_moved_away(error: &RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.contains("Script attempted to access a non local key"))
 }
 
+/// Whether a script came to a command, or a key, that its user has no right to.
+fn may_not(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains("The user executing the script can't"))
+}
+
+/// Without TLS there are no certificates to distrust.
+#[cfg(not(feature = "tls"))]
+fn distrust(_: &RedisError) -> Option<StoreErrorKind> {
+    None
+}
+
 fn is_crowded(error: &RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.contains("max number of clients"))
 }
@@ -150,7 +163,7 @@ fn is_crowded(error: &RedisError) -> bool {
 fn kind_of(error: &RedisError) -> StoreErrorKind {
     match error.kind() {
         ErrorKind::Io if error.is_timeout() => StoreErrorKind::TimedOut,
-        ErrorKind::Io => StoreErrorKind::Unreachable,
+        ErrorKind::Io => distrust(error).unwrap_or(StoreErrorKind::Unreachable),
         ErrorKind::AuthenticationFailed => StoreErrorKind::Auth,
         ErrorKind::InvalidClientConfig => StoreErrorKind::Misconfigured,
         ErrorKind::Server(_) | ErrorKind::Extension => kind_of_code(error),
@@ -165,6 +178,7 @@ fn kind_of_code(error: &RedisError) -> StoreErrorKind {
         REFUSED_BY_SCRIPT => StoreErrorKind::Corrupt,
         "ERR" if detail.contains(REFUSED_BY_SCRIPT) => StoreErrorKind::Corrupt,
         "ERR" if is_crowded(error) || has_moved_away(error) => StoreErrorKind::Busy,
+        "ERR" if may_not(error) => StoreErrorKind::Auth,
         "ERR" if detail.contains("unknown command") => StoreErrorKind::Misconfigured,
         "OOM" | "NOREPLICAS" => StoreErrorKind::Full,
         // A replica; a server that stopped taking writes because it could not save.
@@ -219,6 +233,19 @@ mod tests {
         ] {
             let error = Fault::of_call(answered(code, detail), 1).into_store_error("claim");
             assert_eq!((error.kind(), error.outcome_unknown()), (kind, false), "{code} {detail}");
+        }
+    }
+
+    /// What stops a script at any of its lines.
+    #[test]
+    fn a_script_that_was_stopped_may_have_written() {
+        for (detail, kind) in [
+            ("Script attempted to access a non local key in a cluster node script: 1f", StoreErrorKind::Busy),
+            ("The user executing the script can't run this command or subcommand", StoreErrorKind::Auth),
+            ("The user executing the script can't access at least one of the keys", StoreErrorKind::Auth),
+        ] {
+            let error = Fault::of_call(answered("ERR", detail), 1).into_store_error("claim");
+            assert_eq!((error.kind(), error.outcome_unknown()), (kind, true), "{detail}");
         }
     }
 

@@ -22,6 +22,8 @@
 //!
 #![doc = include_str!("../docs/promises.md")]
 //!
+#![doc = include_str!("../docs/access.md")]
+//!
 #![doc = include_str!("../docs/layout.md")]
 
 pub use redis;

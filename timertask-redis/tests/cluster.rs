@@ -476,12 +476,12 @@ fn soak_a_master_fails_over_and_what_was_replicated_stays() {
     assert_eq!(store.describe().unwrap(), Durability::Replicated { acknowledged_by: 1 });
     for round in 0..2 {
         let plans = one_on_each(&nodes);
-        let ats: Vec<_> = plans.iter().map(|plan| open(&store, plan) + 1 + round * 100).collect();
-        let first = grant(&store, &request(&plans[round as usize], ats[round as usize], 1));
-        nodes.servers[round as usize].kill();
-        let (plan, at) = (&plans[round as usize], ats[round as usize]);
-        let lost = nodes.connect_with(prompt());
+        let ats: Vec<_> = plans.iter().map(|plan| open(&store, plan) + 1).collect();
+        let first = grant(&store, &request(&plans[round], ats[round], 1));
+        nodes.servers[round].kill();
+        let (plan, at) = (&plans[round], ats[round]);
         // Its replica takes over; each call meanwhile is a fault, never a grant of what is running.
+        let lost = until(|| prompt().connect(&nodes.url()).ok());
         let held = until(|| lost.claim(&[request(plan, at, 2)]).ok());
         assert_eq!(held.value[0], Claim::Held);
         let again = until(|| lost.claim(&[request(plan, at + 1, 2)]).ok());
@@ -493,7 +493,7 @@ fn soak_a_master_fails_over_and_what_was_replicated_stays() {
         let error =
             until(|| store.claim(&[request(plan, at + 2, 3)]).err().filter(|e| e.kind() == StoreErrorKind::Full));
         assert!(error.outcome_unknown());
-        nodes.servers[round as usize].start_again();
+        nodes.servers[round].start_again();
         until(|| store.describe().ok());
     }
 }

@@ -53,22 +53,47 @@ impl Server {
 
     /// A node of a cluster, which listens on a second port, 10,000 above.
     pub fn start_node(arguments: &[&str]) -> Self {
-        Self::start_on(arguments, || {
-            // Below the ports that the system gives out by itself, with a start of each process's own.
-            static NEXT: AtomicU64 = AtomicU64::new(0);
-            let n = NEXT.fetch_add(1, Ordering::Relaxed) + u64::from(std::process::id()) * 37;
-            10_000 + (n % 12_000) as u16
-        })
+        Self::start_on(arguments, node_port)
+    }
+
+    /// One that speaks TLS alone, with its certificates among the arguments.
+    pub fn start_encrypted(arguments: &[String]) -> Self {
+        Self::start_encrypted_on(arguments, "127.0.0.1")
+    }
+
+    /// Likewise, on another address of this machine.
+    pub fn start_encrypted_on(arguments: &[String], address: &str) -> Self {
+        let dir = folder();
+        for _ in 0..20 {
+            let port = node_port();
+            let tls = port.to_string();
+            let mut all = arguments.to_vec();
+            all.extend(["--tls-port", &tls, "--bind", address].map(str::to_owned));
+            // The last word on an option counts.
+            if let Some(child) = launch(&dir, 0, &all, READY) {
+                return Self { child, port, dir, arguments: all };
+            }
+        }
+        panic!("no redis-server with TLS could be started");
+    }
+
+    /// A sentinel that speaks TLS alone, with its certificates in the configuration.
+    pub fn start_encrypted_sentinel(config: &str) -> Self {
+        Self::start_sentinel_with(config, |port| ["--port", "0", "--tls-port", port].map(str::to_owned).to_vec())
     }
 
     /// A sentinel with this configuration, which it rewrites.
     pub fn start_sentinel(config: &str) -> Self {
+        Self::start_sentinel_with(config, |port| ["--port", port].map(str::to_owned).to_vec())
+    }
+
+    fn start_sentinel_with(config: &str, listen: impl Fn(&str) -> Vec<String>) -> Self {
         let dir = folder();
         std::fs::write(dir.join("sentinel.conf"), config).unwrap();
         for _ in 0..20 {
             let port = free_port();
             let mut command = Command::new("redis-server");
-            command.arg(dir.join("sentinel.conf")).args(["--sentinel", "--port", &port.to_string()]);
+            command.arg(dir.join("sentinel.conf")).arg("--sentinel").args(listen(&port.to_string()));
             if let Some(child) = launched(command, "Sentinel ID is") {
                 return Self { child, port, dir, arguments: Vec::new() };
             }
@@ -172,6 +197,13 @@ fn folder() -> PathBuf {
     let dir = std::env::temp_dir().join(format!("timertask-redis-{}-{n}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     dir
+}
+
+/// Below the ports that the system gives out by itself, with a start of each process's own.
+fn node_port() -> u16 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed) + u64::from(std::process::id()) * 37;
+    10_000 + (n % 12_000) as u16
 }
 
 fn free_port() -> u16 {

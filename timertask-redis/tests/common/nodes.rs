@@ -110,29 +110,23 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// All servers are started with further `arguments`.
-    pub fn start(arguments: &[&str], sentinel: &[&str]) -> Self {
-        let master = Server::start(arguments);
+    pub fn start() -> Self {
+        let master = Server::start(&[]);
         let port = master.port().to_string();
-        let follows = [&["--replicaof", "127.0.0.1", &port], arguments].concat();
-        let replica = Server::start(&follows);
+        let replica = Server::start(&["--replicaof", "127.0.0.1", &port]);
         until(|| info(&replica, "master_link_status").filter(|status| status == "up"));
         let config = format!(
             "sentinel monitor main 127.0.0.1 {port} 2\nsentinel down-after-milliseconds main 1000\n\
-             sentinel failover-timeout main 5000\n{}\n",
-            sentinel.join("\n")
+             sentinel failover-timeout main 5000\n"
         );
         let sentinels: Vec<_> = (0..3).map(|_| Server::start_sentinel(&config)).collect();
         Self { master, replica, sentinels }
     }
 
-    /// Each sentinel knows the replica and the other sentinels.
-    pub fn until_known(&self, tell: impl Fn(&Server, &[&str]) -> String) {
+    /// Waits until each sentinel knows the replica and the other sentinels.
+    pub fn until_known(&self) {
         for sentinel in &self.sentinels {
-            until(|| {
-                let said = tell(sentinel, &["INFO", "sentinel"]);
-                (said.contains("slaves=1") && said.contains("sentinels=3")).then_some(())
-            });
+            until(|| info(sentinel, "master0").filter(|said| said.contains("slaves=1,sentinels=3")));
         }
     }
 
@@ -140,6 +134,12 @@ impl Watched {
         let hosts: Vec<_> = self.sentinels.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
         format!("redis+sentinel://{}/main", hosts.join(","))
     }
+}
+
+/// The port of the master that a sentinel names.
+pub fn named_by(sentinel: &Server) -> u16 {
+    let (_, port): (String, u16) = sentinel.tell(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]);
+    port
 }
 
 /// Time-outs that a test with servers that are lost may wait for a few times.
