@@ -69,7 +69,6 @@ impl Fault {
     }
 
     /// Says of which of several servers it is one.
-    #[cfg(any(feature = "sentinel", feature = "cluster"))]
     pub(crate) fn about(mut self, server: &str) -> Self {
         self.what = Some(match self.what {
             Some(what) => format!("{server}: {what}"),

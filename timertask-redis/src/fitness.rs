@@ -6,6 +6,7 @@ use redis::{Connection, RedisResult, ServerErrorKind};
 use timertask_core::seam::{Durability, StoreErrorKind};
 
 use crate::error::Fault;
+use crate::options::Options;
 
 /// What a server says of itself.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -82,6 +83,12 @@ impl fmt::Display for Fitness {
 }
 
 impl Fitness {
+    /// Whether it is a master, as far as it knows.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn is_master(&self) -> bool {
+        self.role == "master"
+    }
+
     /// What a ledger here promises, where at least so many replicas are asked to have each write.
     ///
     /// # Errors
@@ -117,11 +124,26 @@ impl Fitness {
     }
 }
 
-/// The least that any of several servers promises.
-#[cfg(feature = "cluster")]
-pub(crate) fn weakest(all: Vec<Durability>) -> Result<Durability, Fault> {
+/// The least that any of the servers promises: each of them keeps some of the plans.
+///
+/// # Errors
+/// A fault where one of them must not keep a ledger.
+pub(crate) fn weakest(servers: &[(String, Fitness)], options: &Options) -> Result<Durability, Fault> {
+    let least = options.replicas.map_or(0, |replicas| replicas.least);
+    let judge = |(address, fitness): &(String, Fitness)| {
+        fitness.durability(options.evicts, least).map_err(|fault| {
+            // Of a single server the caller knows which it is.
+            if servers.len() > 1 { fault.about(address) } else { fault }
+        })
+    };
+    let all = servers.iter().map(judge).collect::<Result<Vec<_>, _>>()?;
+    let weakest = all.into_iter().reduce(weaker);
+    weakest.ok_or_else(|| Fault::new(StoreErrorKind::Busy, "there is no server"))
+}
+
+fn weaker(a: Durability, b: Durability) -> Durability {
     use Durability::{Durable, Replicated, UntilRestart};
-    let least = all.into_iter().reduce(|a, b| match (a, b) {
+    match (a, b) {
         (UntilRestart, _) | (_, UntilRestart) => UntilRestart,
         (Durable { synced: a }, Durable { synced: b }) => Durable { synced: a && b },
         (Replicated { acknowledged_by: a }, Replicated { acknowledged_by: b }) => {
@@ -129,8 +151,7 @@ pub(crate) fn weakest(all: Vec<Durability>) -> Result<Durability, Fault> {
         }
         // Of one of them a failover loses what was not replicated yet.
         (replicated @ Replicated { .. }, _) | (_, replicated) => replicated,
-    });
-    least.ok_or_else(|| Fault::new(StoreErrorKind::Busy, "the cluster has no masters"))
+    }
 }
 
 #[cfg(test)]
@@ -173,9 +194,8 @@ mod tests {
         assert_eq!(one.to_string(), "no append-only file; 1 replica");
     }
 
-    #[cfg(feature = "cluster")]
     #[test]
-    fn a_cluster_promises_what_its_weakest_master_does() {
+    fn several_servers_promise_what_the_weakest_does() {
         use Durability::{Durable, Replicated, UntilRestart};
         let (synced, unsynced) = (Durable { synced: true }, Durable { synced: false });
         let (none, one) = (Replicated { acknowledged_by: 0 }, Replicated { acknowledged_by: 1 });
@@ -185,8 +205,13 @@ mod tests {
             (vec![one.clone(), synced.clone()], &one),
             (vec![one.clone(), UntilRestart, synced.clone()], &UntilRestart),
         ] {
-            assert_eq!(weakest(all).ok().as_ref(), Some(least));
+            assert_eq!(all.into_iter().reduce(weaker).as_ref(), Some(least));
         }
-        assert!(weakest(vec![]).is_err());
+        let evicts = read_info("role:master\r\nmaxmemory_policy:allkeys-lru");
+        let fit = read_info("role:master\r\nmaxmemory_policy:noeviction\r\naof_enabled:1");
+        let both = [("a".to_owned(), fit), ("b".to_owned(), evicts)];
+        let told = weakest(&both, &Options::default()).unwrap_err().into_store_error("look").to_string();
+        assert!(told.contains("look: b: "), "it says which: {told}");
+        assert_eq!(weakest(&both[..1], &Options::default()).ok(), Some(unsynced));
     }
 }

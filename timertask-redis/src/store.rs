@@ -223,7 +223,7 @@ impl Redis {
 
 impl Ledger for Redis {
     fn describe(&self) -> Result<Durability, StoreError> {
-        self.0.topology.durability().map_err(|fault| self.told("look", fault))
+        self.0.topology.durability(&self.0.options).map_err(|fault| self.told("look", fault))
     }
 
     fn plan(&self, requests: &[(PlanKey, PlanOp)]) -> Outcome<Vec<PlanState>> {

@@ -1,5 +1,4 @@
 //! On a real cluster of three masters: all that a store must do, and what befalls clusters.
-#![cfg(all(feature = "sentinel", feature = "cluster"))]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod common;
@@ -57,19 +56,9 @@ impl BoardHarness for OnCluster {
 /// Starting a cluster takes two seconds, so a few are shared by all cases, one after the other.
 #[test]
 fn all_that_a_store_must_do_holds_on_a_cluster() {
-    let cases: std::sync::Mutex<Vec<(String, fn(&OnCluster))>> = std::sync::Mutex::default();
-    cases
-        .lock()
-        .unwrap()
-        .extend(conformance::ledger_cases().iter().map(|(name, case)| (format!("ledger::{name}"), *case)));
-    cases
-        .lock()
-        .unwrap()
-        .extend(conformance::mutex_cases().iter().map(|(name, case)| (format!("mutex::{name}"), *case)));
-    cases
-        .lock()
-        .unwrap()
-        .extend(conformance::board_cases().iter().map(|(name, case)| (format!("board::{name}"), *case)));
+    let [ledger, mutex, board] =
+        [conformance::ledger_cases(), conformance::mutex_cases(), conformance::board_cases::<OnCluster>()];
+    let cases = std::sync::Mutex::new([ledger, mutex, board].concat());
     let (all, ran) = (cases.lock().unwrap().len(), AtomicUsize::new(0));
     assert!(all > 150, "{all} cases");
     thread::scope(|scope| {
@@ -89,15 +78,6 @@ fn all_that_a_store_must_do_holds_on_a_cluster() {
         }
     });
     assert_eq!(ran.into_inner(), all);
-}
-
-/// A plan's bucket.
-fn bucket(plan: &PlanKey) -> String {
-    let hash = plan
-        .plan_str()
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
-    format!("timertask:1:{{:{:02x}}}", hash & 0xff)
 }
 
 /// Plans, one on each master.
@@ -342,7 +322,7 @@ fn while_a_slot_moves_nothing_is_started_twice_and_all_goes_on_after_it() {
             }
         }
         for store in [&store, &nodes.connect()] {
-            match store.renew(&[term.clone()], Duration::from_secs(60)) {
+            match store.renew(std::slice::from_ref(&term), Duration::from_secs(60)) {
                 Ok(answer) => assert!(matches!(answer.value[0], timertask_core::seam::Renewal::Held(_)), "{when}"),
                 Err(error) => assert_eq!(error.kind(), StoreErrorKind::Busy, "{when}: {error} {error:?}"),
             }

@@ -1,5 +1,4 @@
 //! Servers that speak TLS, and users who may do just what is needed.
-#![cfg(all(feature = "sentinel", feature = "cluster", feature = "tls"))]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod common;
@@ -133,7 +132,7 @@ fn a_server_that_asks_for_it_is_shown_the_clients_certificate() {
     let url = format!("rediss://127.0.0.1:{}/", server.port());
     let (chain, key) = certificates.client.clone();
     let options = certificates.trusted_by(patient()).client_certificate(chain, key);
-    assert_eq!(options.connect(&url).unwrap().describe().unwrap(), Durability::Volatile);
+    assert_eq!(options.connect(&url).unwrap().describe().unwrap(), Durability::UntilRestart);
     let refused = certificates.trusted_by(patient()).connect(&url).unwrap_err();
     let said = everything_said(&refused);
     assert_eq!((refused.kind(), refused.outcome_unknown()), (StoreErrorKind::Auth, false), "{said}");

@@ -1,6 +1,5 @@
 //! On real servers that sentinels watch: who the master is, also after another was promoted; and writes that replicas must
 //! have before they count.
-#![cfg(all(feature = "sentinel", feature = "cluster"))]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod common;

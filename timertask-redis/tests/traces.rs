@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use common::{Server, fingerprint, plan_key};
+use common::{Server, bucket, fingerprint, plan_key};
 use timertask_core::clock::{Clock, Signal, SystemClock, Until, Wake};
 use timertask_core::key::{Fence, InstanceId, Namespace, Nonce, PlanKey, RequestId, SlotKey};
 use timertask_core::memory::MemLedger;
@@ -77,14 +77,19 @@ struct Trace {
     /// Terms that were granted lately.
     terms: Vec<Term>,
     granted: usize,
+    /// Whether a group over several buckets is several scripts, each with its own now, so that only a group within one can
+    /// be compared.
+    divided: bool,
 }
 
 impl Trace {
     fn new(server: &Server, seed: u64) -> Self {
-        let redis = server.connect();
+        Self::on(server.connect(), seed, ["p", "a}{b\\é", "q'\" "].map(plan_key).to_vec())
+    }
+
+    fn on(redis: Redis, seed: u64, plans: Vec<PlanKey>) -> Self {
         let clock = Arc::new(Followed(AtomicI64::new(0)));
         let memory = MemLedger::with_clock(Arc::clone(&clock) as Arc<dyn Clock>).keeping(usize::MAX);
-        let plans = ["p", "a}{b\\é", "q'\" "].map(plan_key).to_vec();
         let now = redis.plan(&[]).unwrap().now;
         let random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         Self {
@@ -98,6 +103,7 @@ impl Trace {
             around: 0,
             terms: Vec::new(),
             granted: 0,
+            divided: false,
         }
     }
 
@@ -308,15 +314,21 @@ impl Trace {
         (plan, op)
     }
 
-    fn many<T>(&mut self, mut make: impl FnMut(&mut Self) -> T) -> Vec<T> {
+    fn many<T>(&mut self, mut make: impl FnMut(&mut Self) -> T, plan: impl Fn(&T) -> &PlanKey) -> Vec<T> {
         let n = if self.random.chance(80) { 1 } else { self.random.below(6) };
-        (0..n).map(|_| make(self)).collect()
+        let mut all: Vec<T> = (0..n).map(|_| make(self)).collect();
+        if self.divided
+            && let Some(bucket) = all.first().map(|one| bucket(plan(one)))
+        {
+            all.retain(|one| common::bucket(plan(one)) == bucket);
+        }
+        all
     }
 
     fn step(&mut self) {
         match self.random.below(100) {
             0..45 => {
-                let requests = self.many(Self::claim_request);
+                let requests = self.many(Self::claim_request, |request| &request.key.plan);
                 let claims = self.both(&requests, |ledger| ledger.claim(&requests));
                 for (request, claim) in requests.iter().zip(claims) {
                     if let Claim::Granted(grant) = claim {
@@ -329,15 +341,15 @@ impl Trace {
                 }
             }
             45..55 => {
-                let (terms, ttl) = (self.many(Self::term), self.ttl());
+                let (terms, ttl) = (self.many(Self::term, |term| &term.key.plan), self.ttl());
                 self.both(&(&terms, ttl), |ledger| ledger.renew(&terms, ttl));
             }
             55..78 => {
-                let requests = self.many(Self::end_request);
+                let requests = self.many(Self::end_request, |request| &request.key.plan);
                 self.both(&requests, |ledger| ledger.end(&requests));
             }
             78..96 => {
-                let requests = self.many(Self::plan_request);
+                let requests = self.many(Self::plan_request, |request| &request.0);
                 self.both(&requests, |ledger| ledger.plan(&requests));
             }
             _ => {
@@ -412,9 +424,20 @@ impl Trace {
             self.clock.0.store(now.as_micros(), Ordering::SeqCst);
             sorted(read(&self.memory, &query(None, 1_000)).value.slots)
         };
+        let start = self.redis.plan(&[]).unwrap().now;
         let whole = read(&self.redis, &query(None, 1_000));
-        let first = at(whole.now);
-        assert_eq!(sorted(whole.value.slots), first, "seed {}", self.seed);
+        let first = if self.divided {
+            // Each bucket has its own now, between these two.
+            let (first, last) = (at(start), at(whole.now));
+            let shown = sorted(whole.value.slots);
+            assert!(shown.iter().all(|row| first.contains(row) || last.contains(row)), "seed {}", self.seed);
+            assert!(first.iter().all(|row| row.lease_end > start || shown.contains(row)), "seed {}", self.seed);
+            first
+        } else {
+            let first = at(whole.now);
+            assert_eq!(sorted(whole.value.slots), first, "seed {}", self.seed);
+            first
+        };
         let (last_now, pages) = by_pages(1 + usize::try_from(self.seed % 3).unwrap());
         let last = at(last_now);
         // What lies ahead of now by too much may come within reach on the way.
@@ -441,12 +464,16 @@ impl IntoMicros for u64 {
 
 fn run(seed: u64, steps: usize) {
     let server = Server::start(&[]);
-    let mut trace = Trace::new(&server, seed);
+    compare_all_along(Trace::new(&server, seed), steps, 8);
+}
+
+fn compare_all_along(mut trace: Trace, steps: usize, every: usize) {
+    let seed = trace.seed;
     for step in 0..steps {
         // To and fro, so that the cursor is met from both sides.
         trace.around = i64::try_from(step / 10 % 120).unwrap() - i64::try_from(step / 400 % 40).unwrap();
         trace.step();
-        if step % 8 == 0 {
+        if step % every == 0 {
             trace.compare();
         }
     }
@@ -469,6 +496,18 @@ fn the_rules_in_lua_decide_as_those_in_rust_2() {
 #[test]
 fn the_rules_in_lua_decide_as_those_in_rust_3() {
     run(3, STEPS);
+}
+
+/// On a cluster each decision is one script all the same. Two of the plans share a bucket.
+#[cfg(feature = "cluster")]
+#[test]
+fn the_rules_in_lua_decide_as_those_in_rust_on_a_cluster() {
+    let nodes = common::nodes::Nodes::start();
+    let plan = plan_key("p");
+    let beside = (0..).map(|n| plan_key(&format!("}}{n}{{"))).find(|other| bucket(other) == bucket(&plan)).unwrap();
+    let mut trace = Trace::on(nodes.connect(), 4, vec![plan, beside, plan_key("q'\" ")]);
+    trace.divided = true;
+    compare_all_along(trace, STEPS, 50);
 }
 
 /// One more, or as many as there is time for.

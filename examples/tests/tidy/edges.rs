@@ -15,7 +15,7 @@ const ALLOWED: &[Row] = &[
         Some(&["chrono", "chrono-tz", "cron", "crossbeam-channel", "hashbrown", "log", "thiserror"]),
     ),
     ("timertask-sqlite", &["timertask-core"], Some(&["log", "rusqlite", "thiserror"])),
-    ("timertask-redis", &["timertask-core"], Some(&["log", "redis", "thiserror"])),
+    ("timertask-redis", &["timertask-core"], Some(&["log", "redis", "rustls", "thiserror"])),
     ("timertask", &["timertask-core", "timertask-sqlite", "timertask-redis"], Some(&[])),
     ("timertask-testkit", &["timertask-core"], None),
     ("timertask-cli", &["timertask"], None),

@@ -34,7 +34,8 @@ const BANNED: &[(&str, &str)] = &[
     ("monoio", "an async runtime; this library is for those who have none"),
     ("futures", "brings an executor along; threads and channels are enough here"),
     ("futures-executor", "an executor of futures; threads and channels are enough here"),
-    ("openssl*", "a C library that a host may lack; TLS, where a store needs it, is rustls"),
+    ("openssl", "a C library that a host may lack; TLS, where a store needs it, is rustls"),
+    ("openssl-s*", "a C library that a host may lack; TLS, where a store needs it, is rustls"),
     ("native-tls", "leads to OpenSSL; TLS, where a store needs it, is rustls"),
     ("r2d2*", "the pools here are a few lines, with time-outs"),
 ];

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use redis::Value;
 use timertask_core::clock::{Clock, SystemClock};
-use timertask_core::seam::{Durability, StoreErrorKind};
+use timertask_core::seam::StoreErrorKind;
 
 use super::slots::{self, Owned};
 use super::{Host, together};
 use crate::access::{Access, Open};
 use crate::error::Fault;
-use crate::fitness::weakest;
+use crate::fitness::Fitness;
 use crate::lane::backoff;
 use crate::options::Options;
 use crate::script::Asking;
@@ -78,7 +78,7 @@ impl Cluster {
         loop {
             let fault = match node.server.ask(asked, asking) {
                 Ok(values) => return Ok(values),
-                Err(fault) => fault.about(&format!("node {}:{}", node.host.0, node.host.1)),
+                Err(fault) => fault.about(&node.to_string()),
             };
             let to = |detail| slots::redirected(detail, &node.host.0);
             let next = match fault.answered() {
@@ -186,8 +186,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// The least that one of the masters promises: each of them keeps some of the plans.
-    pub(crate) fn durability(&self) -> Result<Durability, Fault> {
+    /// What each master says of itself.
+    pub(crate) fn look(&self) -> Result<Vec<(String, Fitness)>, Fault> {
         let known = self.refresh_if_stale();
         let (masters, is_whole) = {
             let map = self.map();
@@ -200,19 +200,28 @@ impl Cluster {
             known?;
         }
         if !is_whole {
+            self.map().is_stale = true;
             return Err(Fault::new(StoreErrorKind::Busy, "some slots of the cluster have no node"));
         }
-        let least = self.options.replicas.map_or(0, |replicas| replicas.least);
-        let judged = masters.iter().map(|node| {
-            let fitness = node.server.fitness().and_then(|fitness| fitness.durability(self.options.evicts, least));
-            fitness.map_err(|fault| {
-                if may_have_moved(&fault) {
-                    self.map().is_stale = true;
-                }
-                fault.about(&format!("node {}:{}", node.host.0, node.host.1))
-            })
-        });
-        weakest(judged.collect::<Result<Vec<_>, _>>()?)
+        let look = |node: Arc<Node>| {
+            let fitness = node.server.fitness();
+            // A master that has lost its place may say so, or nothing.
+            if !fitness.as_ref().is_ok_and(Fitness::is_master) {
+                self.map().is_stale = true;
+            }
+            let address = node.to_string();
+            match fitness {
+                Ok(fitness) => Ok((address, fitness)),
+                Err(fault) => Err(fault.about(&address)),
+            }
+        };
+        masters.into_iter().map(look).collect()
+    }
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}:{}", self.host.0, self.host.1)
     }
 }
 

@@ -17,6 +17,7 @@ use timertask_core::seam::{Durability, StoreErrorKind};
 
 use crate::access::Open;
 use crate::error::Fault;
+use crate::fitness::{Fitness, weakest};
 use crate::layout::Scope;
 use crate::options::Options;
 use crate::script::Asking;
@@ -25,7 +26,7 @@ use url::{Form, Url};
 
 pub(crate) enum Topology {
     /// One server at a time.
-    One { address: String, server: Server, evicts: bool, least: u32 },
+    One { address: String, server: Server },
     #[cfg(feature = "cluster")]
     Cluster(cluster::Cluster),
 }
@@ -52,15 +53,16 @@ impl Topology {
                 return Err(("connect".to_owned(), Fault::new(StoreErrorKind::Misconfigured, what)));
             }
         };
-        match topology.durability() {
-            Ok(durability) => Ok((topology, durability)),
-            Err(fault) => Err((format!("connect to {topology}"), fault.asked_nothing())),
+        let looked = topology.look().and_then(|found| Ok((weakest(&found, options)?, found)));
+        let (durability, found) = looked.map_err(|fault| (format!("connect to {topology}"), fault.asked_nothing()))?;
+        for (server, fitness) in found {
+            log::info!(target: "timertask::store", "redis at {server}: {fitness}");
         }
+        Ok((topology, durability))
     }
 
     fn one(address: String, opener: &Arc<dyn Open>, options: &Options) -> Self {
-        let least = options.replicas.map_or(0, |replicas| replicas.least);
-        Self::One { address, server: Server::new(opener, options), evicts: options.evicts, least }
+        Self::One { address, server: Server::new(opener, options) }
     }
 
     /// How far apart the keys of one call may lie.
@@ -84,18 +86,23 @@ impl Topology {
     ///
     /// # Errors
     /// A fault where a server must not keep one.
-    pub(crate) fn durability(&self) -> Result<Durability, Fault> {
+    pub(crate) fn durability(&self, options: &Options) -> Result<Durability, Fault> {
+        weakest(&self.look()?, options)
+    }
+
+    /// What the servers that keep it say of themselves, each with its address.
+    fn look(&self) -> Result<Vec<(String, Fitness)>, Fault> {
         match self {
-            Self::One { server, evicts, least, .. } => {
+            Self::One { address, server } => {
                 let fitness = server.fitness()?;
                 if fitness.clustered {
                     let what = "the server is a node of a cluster; its URL begins with redis+cluster://";
                     return Err(Fault::new(StoreErrorKind::Misconfigured, what));
                 }
-                fitness.durability(*evicts, *least)
+                Ok(vec![(address.clone(), fitness)])
             }
             #[cfg(feature = "cluster")]
-            Self::Cluster(cluster) => cluster.durability(),
+            Self::Cluster(cluster) => cluster.look(),
         }
     }
 }

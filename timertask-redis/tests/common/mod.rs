@@ -9,7 +9,6 @@
 )]
 
 pub mod clock;
-#[cfg(all(feature = "sentinel", feature = "cluster"))]
 pub mod nodes;
 pub mod proxy;
 
@@ -282,6 +281,18 @@ pub fn fingerprint(n: u128) -> Fingerprint {
 
 pub fn plan_key(plan: &str) -> PlanKey {
     PlanKey::new(Namespace::default(), PlanId::new(plan).unwrap())
+}
+
+/// The key of a plan's bucket; of a namespace that of its row.
+pub fn bucket(plan: &PlanKey) -> String {
+    if plan.plan.is_none() {
+        return "timertask:1:{:all}".to_owned();
+    }
+    let hash = plan
+        .plan_str()
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    format!("timertask:1:{{:{:02x}}}", hash & 0xff)
 }
 
 /// Opens a plan under fingerprint 1, and answers since when it counts.
