@@ -140,7 +140,8 @@ impl Builder {
     }
 
     /// A calendar that plans can name: days without trigger points. Asked on threads of the engine, never on the
-    /// timer's, and without a lock.
+    /// timer's, and without a lock. It must answer from memory: the thread that asks it also renews leases, so while one
+    /// hangs, this instance's runs lose theirs.
     pub fn calendar(mut self, name: impl Into<Arc<str>>, calendar: impl Calendar + 'static) -> Self {
         self.calendars.insert(name.into(), Arc::new(calendar));
         self

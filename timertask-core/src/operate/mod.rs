@@ -218,7 +218,8 @@ pub enum OperateError {
     /// The plan's id is not allowed.
     #[error(transparent)]
     Id(#[from] IdError),
-    /// The ledger does not know the plan: no instance has ever opened it. Look at the spelling.
+    /// The ledger does not know the plan: no instance has ever opened it. Look at the spelling; a plan that was installed just
+    /// now is opened as soon as the store can be reached.
     #[error("the ledger does not know the plan {0:?}")]
     Unknown(PlanId),
     /// The pause would be over before it begins. Give a later end, or none.
