@@ -425,6 +425,19 @@ fn one_dead_master_fails_its_own_plans_in_bounded_time() {
     drop(frozen);
 }
 
+/// With full coverage, the default, the loss of one master stops the others too.
+#[test]
+fn a_cluster_that_is_down_is_busy() {
+    let mut nodes = Nodes::start();
+    let store = nodes.connect_with(prompt());
+    let plan = &one_on_each(&nodes)[0];
+    let at = open(&store, plan) + 1;
+    nodes.servers[1].kill();
+    let error = until(|| try_claim(&store, plan, at, 1).err());
+    assert_eq!((error.kind(), error.outcome_unknown()), (StoreErrorKind::Busy, false), "{error} {error:?}");
+    assert!(format!("{error:?}").contains("ClusterDown"), "{error:?}");
+}
+
 #[test]
 fn a_cluster_is_told_from_a_server_and_no_error_tells_the_password() {
     let nodes = Nodes::start();

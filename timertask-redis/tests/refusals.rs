@@ -280,6 +280,28 @@ fn read_only_where_the_server_is_a_replica() {
 }
 
 #[test]
+fn full_where_too_few_replicas_are_well() {
+    let server = Server::start(&[]);
+    let store = server.connect();
+    let at = open(&store, &plan_key("p")) + 1;
+    let () = server.tell(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let error = told(try_claim(&store, at, 1), StoreErrorKind::Full);
+    assert!(!error.outcome_unknown() && everything_said(&error).contains("NOREPLICAS"), "{}", everything_said(&error));
+    let () = server.tell(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    assert!(matches!(try_claim(&store, at, 1), Ok(Claim::Granted(_))));
+}
+
+#[test]
+fn busy_where_a_replica_has_lost_its_master() {
+    let server = Server::start(&["--replica-serve-stale-data", "no"]);
+    let store = server.connect();
+    let at = open(&store, &plan_key("p")) + 1;
+    let () = server.tell(&["REPLICAOF", "127.0.0.1", "1"]);
+    let error = told(try_claim(&store, at, 1), StoreErrorKind::Busy);
+    assert!(!error.outcome_unknown() && everything_said(&error).contains("MasterDown"), "{}", everything_said(&error));
+}
+
+#[test]
 fn a_trigger_point_beyond_the_layout_is_refused() {
     let server = Server::start(&[]);
     let store = server.connect();

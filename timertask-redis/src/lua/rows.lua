@@ -151,8 +151,10 @@ local function put_plan(bucket, plan, row, is_new)
 end
 
 -- Reading takes more than that nothing is refused: a replica would answer from what it has got so far.
+local is_master = false
 local function must_be_master()
-    if not string.find(call('INFO', 'replication'), 'role:master', 1, true) then
+    is_master = is_master or string.find(call('INFO', 'replication'), 'role:master', 1, true)
+    if not is_master then
         error(redis.error_reply('READONLY this server is a replica'))
     end
 end
