@@ -98,11 +98,12 @@ pub enum Event<'a> {
     },
     /// The store answers again after faults.
     StoreBack,
-    /// This instance's clock differs from the store's by more than `max_skew`, or no longer does.
+    /// This instance's clock differs from the store's by more than half of `max_skew`, by more than `max_skew`, or no longer
+    /// does. Told on changes only.
     Skew {
         /// Store's clock less this instance's, in microseconds.
         micros: i64,
-        /// Whether it is beyond `max_skew`.
+        /// Whether it is beyond `max_skew`: nothing is started, accounted for or swept up until it no longer is.
         beyond: bool,
     },
     /// A reconcile took place.

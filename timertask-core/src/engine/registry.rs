@@ -74,8 +74,11 @@ impl Registry {
         self.table.iter()
     }
 
+    /// All ids, in install order: that of the table is another one in each process.
     pub(crate) fn ids(&self) -> Vec<PlanId> {
-        self.table.iter().map(|plan| plan.id.clone()).collect()
+        let mut plans: Vec<_> = self.table.iter().collect();
+        plans.sort_by_key(|plan| plan.seq);
+        plans.into_iter().map(|plan| plan.id.clone()).collect()
     }
 
     /// What a reconcile has seen before it has seen any.

@@ -150,6 +150,8 @@ pub(crate) struct Pulse {
     pub(crate) last_store_answer: AtomicI64,
     pub(crate) skew_micros: AtomicI64,
     pub(crate) skewed: AtomicBool,
+    /// Whether the skew was told of, and not that it has passed.
+    pub(crate) skew_told: AtomicBool,
     pub(crate) last_fault: std::sync::Mutex<Option<String>>,
     /// The ledger was away, and may have come back as another.
     pub(crate) describe_again: AtomicBool,
@@ -384,19 +386,30 @@ impl Shared {
             0
         };
         self.pulse.skew_micros.store(skew, Ordering::Relaxed);
-        let beyond = u128::from(skew.unsigned_abs()) > self.config.max_skew.as_micros();
-        if self.pulse.skewed.swap(beyond, Ordering::AcqRel) != beyond {
-            let (instance, max) = (&self.config.instance, self.config.max_skew);
-            if beyond {
-                log::error!(target: "timertask::engine", "{instance}: clock is {skew} µs off the store's, more than {max:?}: starts nothing until it isn't");
-            } else {
-                log::info!(target: "timertask::engine", "{instance}: clock agrees with the store's again");
-                self.claimer.signal().notify();
-            }
+        let (off, max) = (u128::from(skew.unsigned_abs()), self.config.max_skew);
+        let beyond = off > max.as_micros();
+        // Told of from a half on; where it was told of, it has to come well below, so that the log does not flutter.
+        let told = self.pulse.skew_told.load(Ordering::Acquire);
+        let tell = off > (if told { max / 4 } else { max / 2 }).as_micros();
+        let crossed = self.pulse.skewed.swap(beyond, Ordering::AcqRel) != beyond;
+        if !crossed && self.pulse.skew_told.swap(tell, Ordering::AcqRel) == tell {
+            return;
+        }
+        self.pulse.skew_told.store(tell, Ordering::Release);
+        let instance = &self.config.instance;
+        if beyond {
+            log::error!(target: "timertask::engine", "{instance}: clock is {skew} µs off the store's, more than {max:?}: starts nothing until it isn't");
+        } else if tell {
+            log::warn!(target: "timertask::engine", "{instance}: clock is {skew} µs off the store's; beyond {max:?} nothing is started");
+        } else {
+            log::info!(target: "timertask::engine", "{instance}: clock agrees with the store's again");
+        }
+        if crossed {
+            self.claimer.signal().notify();
             // It measures each second while it is beyond.
             self.scribe.signal().notify();
-            self.reports.event(&Event::Skew { micros: skew, beyond });
         }
+        self.reports.event(&Event::Skew { micros: skew, beyond });
     }
 
     pub(crate) fn is_skewed(&self) -> bool {
