@@ -1,9 +1,14 @@
 //! The cluster itself: a simulated day, the same run for the same seed, and each fault of machines and networks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use timertask_core::seam::{Ending, NotStarted, SlotState};
-use timertask_core::{BoxError, Plan, Run, Trigger};
+use timertask_core::key::PlanKey;
+use timertask_core::seam::{
+    Claim, ClaimRequest, Durability, EndRequest, Ended, Ending, Ledger, NotStarted, Outcome, Page, PlanOp, PlanState,
+    Purged, Query, Renewal, Retention, SlotState, StoreError, Term,
+};
+use timertask_core::{Backoff, BoxError, CatchUp, MemLedger, OnOrphan, Overlap, Plan, RetryBudget, Run, Trigger};
 use timertask_testkit::{Cluster, FakeClock, Left, Trace};
 
 fn secs(n: u64) -> Duration {
@@ -70,6 +75,111 @@ fn the_same_seed_gives_the_same_run() {
     assert_eq!((first, starts), eventful_hour(11));
     assert_ne!(eventful_hour(12).0.hash, eventful_hour(11).0.hash);
     assert!(starts > 200, "{starts}");
+}
+
+/// A ledger that notes what it is asked, in order.
+struct Asked {
+    ledger: MemLedger,
+    asked: Arc<std::sync::Mutex<Vec<String>>>,
+}
+
+impl Asked {
+    fn note(&self, call: &str, what: &dyn std::fmt::Debug) {
+        self.asked.lock().unwrap().push(format!("{call} {what:?}"));
+    }
+}
+
+impl Ledger for Asked {
+    fn describe(&self) -> Result<Durability, StoreError> {
+        self.ledger.describe()
+    }
+    fn plan(&self, ops: &[(PlanKey, PlanOp)]) -> Outcome<Vec<PlanState>> {
+        self.note("plan", &ops);
+        self.ledger.plan(ops)
+    }
+    fn claim(&self, requests: &[ClaimRequest]) -> Outcome<Vec<Claim>> {
+        self.note("claim", &requests);
+        self.ledger.claim(requests)
+    }
+    fn renew(&self, terms: &[Term], ttl: Duration) -> Outcome<Vec<Renewal>> {
+        self.note("renew", &terms);
+        self.ledger.renew(terms, ttl)
+    }
+    fn end(&self, requests: &[EndRequest]) -> Outcome<Vec<Ended>> {
+        self.note("end", &requests);
+        self.ledger.end(requests)
+    }
+    fn read(&self, query: &Query) -> Outcome<Page> {
+        self.note("read", &query);
+        self.ledger.read(query)
+    }
+    fn purge(&self, plan: &PlanKey, keep: Retention, at_most: usize) -> Outcome<Purged> {
+        self.note("purge", &(plan, at_most));
+        self.ledger.purge(plan, keep, at_most)
+    }
+}
+
+/// Plans of every policy, edited and dropped; jobs that fail, come back and do not stop; kills, cuts, steps of the clock.
+fn asked_for(seed: u64) -> (Vec<String>, Trace) {
+    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let log = Arc::clone(&asked);
+    let job = |run: &Run| -> Result<(), BoxError> {
+        run.wait(secs(1 + u64::from(run.tries()) * 7))?;
+        if run.trigger().timestamp() % 3 == 0 { Err("no".into()) } else { Ok(()) }
+    };
+    let plans = |edit: u64| {
+        let backoff = Backoff::Exponential { first: secs(3), max: secs(20) };
+        let budget = RetryBudget { attempts: 3, timeout: secs(30), backoff, slack: secs(10) };
+        (0..40_u64).filter(move |n| n % 5 != edit % 5).map(move |n| {
+            let plan = Plan::new(
+                format!("p{n}"),
+                ["* * * * *", "*/10 * * * * *", "@every 7s", "30 */2 * * * *"][n as usize % 4],
+            );
+            let plan = plan.retry(budget).payload(if n % 7 == edit % 7 { "edited" } else { "" });
+            match n % 6 {
+                0 => plan.overlap(Overlap::QueueOne).catch_up(CatchUp::All { cap: 4 }),
+                1 => plan.overlap(Overlap::CancelPrevious),
+                2 => plan.overlap(Overlap::Allow(2)).catch_up(CatchUp::None),
+                3 => plan.on_orphan(OnOrphan::Rerun { max: 2 }),
+                _ => plan.spread(secs(20)),
+            }
+        })
+    };
+    let open = move |clock| Asked { ledger: MemLedger::with_clock(clock).keeping(usize::MAX), asked: Arc::clone(&log) };
+    let mut cluster =
+        Cluster::builder().instances(3).seed(seed).concurrency(3).plans(plans(0)).job(job).store(open).build();
+    for edit in 1..4 {
+        cluster.advance(minutes(3));
+        cluster.reconcile(plans(edit));
+        cluster.advance(secs(40));
+        cluster.kill(0);
+        cluster.cut_off(1);
+        cluster.advance(minutes(2));
+        cluster.reconnect(1);
+        cluster.restart(0);
+        cluster.advance(secs(30));
+        cluster.step_wall(chrono::TimeDelta::seconds(if edit == 2 { -40 } else { 40 }));
+    }
+    cluster.reconcile([]);
+    cluster.advance(minutes(2));
+    let trace = cluster.trace();
+    drop(cluster);
+    let asked = std::mem::take(&mut *asked.lock().unwrap());
+    (asked, trace)
+}
+
+/// Every map in the process has another order of its own (its hasher is seeded at random), which must show nowhere.
+#[test]
+fn the_same_seed_asks_the_store_the_same_in_the_same_order() {
+    for seed in 0..3 {
+        let (first, trace) = asked_for(seed);
+        let (second, again) = asked_for(seed);
+        assert!(first.len() > 1000, "{}", first.len());
+        for (n, (one, two)) in first.iter().zip(&second).enumerate() {
+            assert_eq!(one, two, "seed {seed}, call {n}");
+        }
+        assert_eq!((first.len(), trace), (second.len(), again), "seed {seed}");
+    }
 }
 
 #[test]
