@@ -1,5 +1,7 @@
 //! The cluster itself: a simulated day, the same run for the same seed, and each fault of machines and networks.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
