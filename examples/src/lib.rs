@@ -1,6 +1,7 @@
-//! What the examples and programs share, which is not much: a folder that goes away, a server that does, other processes,
-//! and a ledger's rows.
+//! What the examples and programs share, which is not much: a folder that goes away, a server that does, other processes and
+//! who clears up behind them, and a ledger's rows.
 
+pub mod guard;
 pub mod process;
 mod redis_server;
 pub mod rows;

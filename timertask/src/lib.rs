@@ -17,3 +17,6 @@ pub use timertask_sqlite as sqlite;
 
 #[doc = include_str!("../docs/guide.md")]
 pub mod guide {}
+
+#[doc = include_str!("../docs/guarantees.md")]
+pub mod guarantees {}

@@ -8,6 +8,7 @@ mod code_map;
 mod edges;
 mod examples;
 mod faults;
+mod guarantees;
 mod licences;
 mod readme;
 mod text;

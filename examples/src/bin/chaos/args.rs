@@ -18,6 +18,8 @@ usage: chaos [--minutes N | --seconds N] [--store sqlite | --store redis] [--ins
 pub(crate) enum Args {
     Conduct(Conduct),
     Instance(Instance),
+    /// What clears up behind the program.
+    Guard,
 }
 
 /// The program that people start.
@@ -59,7 +61,8 @@ impl Args {
                         other => return Err(format!("--store {other:?}: allowed are sqlite and redis")),
                     }
                 }
-                // The last four are given to the processes that it starts.
+                // The last five are given to the processes that it starts.
+                "--guard" => return Ok(Self::Guard),
                 "--node" => node = Some(size(number(&value()?, 0, 7, "--node")?)?),
                 "--life" => life = u32::try_from(number(&value()?, 1, u32::MAX.into(), "--life")?).unwrap_or(1),
                 "--folder" => folder = Some(PathBuf::from(value()?)),

@@ -13,6 +13,7 @@ use timertask::key::{Namespace, PlanId, PlanKey};
 use timertask::seam::{Answer, Applied, PlanOp, PlanRow, PlanState};
 use timertask::{Ledger, Timestamp};
 use timertask_examples::Scratch;
+use timertask_examples::guard::Guard;
 use timertask_examples::process::{Process, Signal, limit_files, signal};
 
 use crate::Result;
@@ -72,10 +73,14 @@ struct Conductor<'a> {
     in_pause: Vec<String>,
     /// How many bytes a file of the processes may have.
     limit: Option<u64>,
+    paused: bool,
     /// The store is in trouble already.
     troubled: bool,
     /// What went wrong with the processes themselves.
     wrong: Vec<String>,
+    interrupted: Arc<AtomicBool>,
+    /// Dropped last: it has heard of all processes that the others leave behind.
+    guard: Guard,
 }
 
 /// Lets it all happen; whether nothing was broken.
@@ -92,15 +97,19 @@ pub(crate) fn run(args: &Conduct) -> Result<bool> {
     let versions = plans::versions()?;
     let mut conductor = Conductor::start(args, &folder, seed)?;
     let played = conductor.play();
+    if conductor.is_interrupted() {
+        return Err("interrupted, and nothing was judged".into());
+    }
     let passed = played.and_then(|()| conductor.judge(&versions, seed));
     if !matches!(passed, Ok(true)) {
         conductor.tell();
-        let Conductor { store, nodes, .. } = conductor;
+        let Conductor { store, nodes, guard, .. } = conductor;
         drop(nodes);
         println!("kept, with the processes' logs and the journal: {}", folder.path().display());
         if let Some(server) = store.keep() {
             println!("and what the server wrote: {}", server.display());
         }
+        drop(guard);
         folder.keep();
     }
     passed
@@ -108,7 +117,13 @@ pub(crate) fn run(args: &Conduct) -> Result<bool> {
 
 impl<'a> Conductor<'a> {
     fn start(args: &'a Conduct, folder: &'a Scratch, seed: u64) -> Result<Self> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+        }
+        let mut guard = Guard::start()?;
         let store = Store::start(args.on_redis, folder.path())?;
+        store.process().map_or(Ok(()), |process| guard.watch(process))?;
         let offsets = Offsets::create(&folder.file("clocks"), args.instances + 1)?;
         Table::FIRST.write(&folder.file("plans"))?;
         let clock = Arc::new(OffsetClock::open(&folder.file("clocks"), args.instances)?);
@@ -135,9 +150,16 @@ impl<'a> Conductor<'a> {
             fit_since: None,
             in_pause: Vec::new(),
             limit: None,
+            paused: false,
             troubled: false,
             wrong: Vec::new(),
+            interrupted,
+            guard,
         })
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
     }
 
     fn is_short(&self) -> bool {
@@ -145,16 +167,12 @@ impl<'a> Conductor<'a> {
     }
 
     fn play(&mut self) -> Result<()> {
-        let interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
-        }
         for node in 0..self.nodes.len() {
             self.spawn(node)?;
         }
         let end = now() + i64::try_from(self.args.seconds)? * 1_000_000;
         let mut next = now() + 3_000_000;
-        while now() < end && !interrupted.load(Ordering::Relaxed) {
+        while now() < end && !self.is_interrupted() {
             self.tick()?;
             if now() >= next {
                 let fault = self.deck.draw(&mut self.random);
@@ -164,20 +182,16 @@ impl<'a> Conductor<'a> {
         }
         self.undo_upto(i64::MAX)?;
         self.note("no more faults".to_owned());
-        self.settle(&interrupted)?;
-        self.stop()?;
-        if interrupted.load(Ordering::Relaxed) {
-            return Err("interrupted".into());
-        }
-        Ok(())
+        self.settle()?;
+        self.stop()
     }
 
     /// Waits until every slot has to be accounted for, or is.
-    fn settle(&mut self, interrupted: &AtomicBool) -> Result<()> {
+    fn settle(&mut self) -> Result<()> {
         // The time in which an instance becomes fit, a window, and some slots that have to start in it.
         let quiet = RECOVERY + WINDOW.as_micros() as i64 + 6_000_000;
         let patience = now() + if self.is_short() { quiet } else { BOUND + quiet };
-        while now() < patience && !interrupted.load(Ordering::Relaxed) {
+        while now() < patience && !self.is_interrupted() {
             self.tick()?;
         }
         Ok(())
@@ -199,6 +213,7 @@ impl<'a> Conductor<'a> {
         for node in 0..self.nodes.len() {
             let Some(process) = &mut self.nodes[node].process else { continue };
             if let Some(status) = process.ended()? {
+                self.guard.forget(process.id())?;
                 self.nodes[node].process = None;
                 self.timeline.up(node, false, now());
                 self.wrong.push(format!("node-{node} ended by itself: {status}"));
@@ -237,16 +252,17 @@ impl<'a> Conductor<'a> {
         command.stdin(Stdio::piped()).stdout(pipe).stderr(log);
         let process = Process::start(&mut command)?;
         limit_files(process.id(), self.limit)?;
+        self.guard.watch(process.id())?;
         self.nodes[node].process = Some(process);
         self.note(format!("node-{node} is started"));
         Ok(())
     }
 
-    /// Asks the ledger for something about the plan `paused`; its row, unless the ledger saw it otherwise.
-    fn tell_plan(&self, op: PlanOp) -> Result<Option<PlanRow>> {
+    /// Asks the ledger for something about the plan `paused`: whether that took effect, and its row.
+    fn tell_plan(&self, op: PlanOp) -> Result<(Applied, PlanRow)> {
         let key = PlanKey::new(Namespace::new(store::NAMESPACE)?, PlanId::new("paused")?);
-        let state = self.ask(&[(key, op)])?.value.pop();
-        Ok(state.filter(|state| state.applied != Applied::Conflict).and_then(|state| state.row))
+        let state = self.ask(&[(key, op)])?.value.pop().ok_or("no answer to a request")?;
+        Ok((state.applied, state.row.ok_or("the ledger does not know the plan \"paused\"")?))
     }
 
     /// Asks the ledger while the store is well. A connection from before an outage fails once.
@@ -272,7 +288,9 @@ impl<'a> Conductor<'a> {
         }
         for node in 0..self.nodes.len() {
             let Some(process) = self.nodes[node].process.take() else { continue };
+            let id = process.id();
             let status = process.wait()?;
+            self.guard.forget(id)?;
             if !status.success() {
                 self.wrong.push(format!("node-{node} did not stop cleanly: {status}"));
             }

@@ -38,6 +38,7 @@ fn main() -> ExitCode {
     let outcome = match Args::parse(std::env::args().skip(1)) {
         Ok(Args::Conduct(args)) => conductor::run(&args),
         Ok(Args::Instance(args)) => instance::run(&args).map(|()| true),
+        Ok(Args::Guard) => timertask_examples::guard::run().map(|()| true),
         Err(error) => {
             eprintln!("chaos: {error}\n{}", args::USAGE);
             return ExitCode::from(2);

@@ -70,6 +70,14 @@ impl Store {
         }
     }
 
+    /// The server's process, where there is one and it is not down.
+    pub(crate) fn process(&self) -> Option<u32> {
+        match self {
+            Self::Sqlite { .. } => None,
+            Self::Redis(server) => server.process(),
+        }
+    }
+
     /// From its return until [`restore`](Self::restore) is called, nobody gets an answer that changes anything.
     pub(crate) fn fail(&mut self, how: Outage) -> Result<()> {
         match self {

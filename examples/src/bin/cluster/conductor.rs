@@ -11,12 +11,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use timertask::clock::{Clock, Signal as Wakeup, SystemClock, Until};
 use timertask::{Timestamp, Trigger};
 use timertask_examples::RedisServer;
+use timertask_examples::guard::Guard;
 
 use crate::Result;
 use crate::app::App;
 use crate::args::{Args, OnRedis};
 use crate::audit::Audit;
-use crate::guard::Guard;
 use crate::score::{Act, OUTAGE, OUTAGE_PLANS, PLANS, PlanRow, SCORE};
 use crate::screen::{Screen, Verdict};
 use crate::store::{Store, tidy};

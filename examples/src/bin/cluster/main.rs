@@ -14,13 +14,11 @@
 //! * `audit.rs` reads ledger and application table and judges.
 //! * `screen.rs` shows it.
 //! * `store.rs` opens what they share: the file, or a Redis server.
-//! * `guard.rs` clears up behind a conductor that was killed.
 
 mod app;
 mod args;
 mod audit;
 mod conductor;
-mod guard;
 mod instance;
 mod score;
 mod screen;
@@ -39,7 +37,7 @@ fn main() -> ExitCode {
     let outcome = match args::Args::parse(std::env::args().skip(1)) {
         Ok(args) => match args.part {
             Part::Instance(number) => instance::run(&args, number).map(|()| Verdict::Pass),
-            Part::Guard => guard::run().map(|()| Verdict::Pass),
+            Part::Guard => timertask_examples::guard::run().map(|()| Verdict::Pass),
             Part::Conductor => conductor::run(args),
         },
         Err(error) => {

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use timertask::Timestamp;
 use timertask::key::Fence;
-use timertask::seam::PlanOp;
+use timertask::seam::{Applied, PlanOp};
 
 use super::{Conductor, now};
 use crate::Result;
 use crate::faults::Fault;
-use crate::store::{Outage, nap};
+use crate::store::{Outage, Store, nap};
 use timertask_examples::process::{Signal, limit_files, signal};
 
 /// What is undone at its time.
@@ -28,7 +28,9 @@ impl Conductor<'_> {
     fn kill(&mut self, node: usize) -> Result<()> {
         self.timeline.up(node, false, now());
         if let Some(process) = self.nodes[node].process.take() {
+            let id = process.id();
             process.kill()?;
+            self.guard.forget(id)?;
             self.injected.killed += 1;
             self.note(format!("node-{node} is killed"));
         }
@@ -123,7 +125,7 @@ impl Conductor<'_> {
     fn outage(&mut self) -> Result<()> {
         let how = self.random.pick(&Outage::ALL).unwrap_or(Outage::Hard);
         self.trouble();
-        self.store.fail(how)?;
+        self.with_server(|store| store.fail(how))?;
         if self.args.on_redis && matches!(how, Outage::Hard | Outage::Soft) {
             self.injected.restarts += 1;
         } else {
@@ -154,6 +156,15 @@ impl Conductor<'_> {
         let pause = self.for_a_while(1_000, 10_000);
         self.later(pause, Undo::Room);
         Ok(())
+    }
+
+    /// Does something to the store, after which another process may be its server.
+    fn with_server<T>(&mut self, change: impl FnOnce(&mut Store) -> Result<T>) -> Result<T> {
+        let before = self.store.process();
+        let done = change(&mut self.store);
+        before.map_or(Ok(()), |process| self.guard.forget(process))?;
+        self.store.process().map_or(Ok(()), |process| self.guard.watch(process))?;
+        done
     }
 
     fn limit_processes(&mut self, bytes: Option<u64>) -> Result<()> {
@@ -214,10 +225,15 @@ impl Conductor<'_> {
     }
 
     fn pause(&mut self) -> Result<()> {
+        // No instance may have come to opening it yet.
+        if !self.witness.generations.contains_key("paused") {
+            return Ok(());
+        }
         let op = PlanOp::Pause { by: "chaos".to_owned(), why: "to see it wait".to_owned(), until: None };
-        let Some(row) = self.tell_plan(op)? else { return Ok(()) };
+        let (_, row) = self.tell_plan(op)?;
         let Some(pause) = &row.pause else { return Ok(()) };
         let undo = Undo::Resume(pause.since, row.fence);
+        self.paused = true;
         self.injected.pauses += 1;
         self.note("the plan \"paused\" is paused".to_owned());
         let pause = self.for_a_while(2_000, 15_000);
@@ -256,23 +272,26 @@ impl Conductor<'_> {
             }
             Undo::Restore(how) => {
                 self.timeline.store(true, false, now());
-                self.store.restore(how)?;
+                self.with_server(|store| store.restore(how))?;
                 self.calm("the store is back".to_owned());
             }
             Undo::Room => {
                 self.timeline.store(true, false, now());
                 self.limit_processes(None)?;
-                self.injected.restarts += usize::from(self.store.make_room()?);
+                let ended = self.with_server(Store::make_room)?;
+                self.injected.restarts += usize::from(ended);
                 self.calm("there is room again".to_owned());
             }
             Undo::Return(micros) => self.set_host(self.timeline.offset() - micros)?,
             Undo::Resume(since, fence) if self.troubled => self.later(2_000_000, Undo::Resume(since, fence)),
             Undo::Resume(since, fence) => {
-                let row = self.tell_plan(PlanOp::Resume { since, lapsed_only: false })?;
-                if let Some(row) = row.filter(|row| row.fence != fence) {
+                let (applied, row) = self.tell_plan(PlanOp::Resume { since, lapsed_only: false })?;
+                // Where the answer was lost and this is the second time of asking, it has been running since.
+                if applied == Applied::Done && row.fence != fence {
                     self.in_pause
                         .push(format!("paused under fence {fence}, and {} was granted before it resumed", row.fence));
                 }
+                self.paused = false;
                 self.note("the plan \"paused\" is resumed".to_owned());
             }
         }
