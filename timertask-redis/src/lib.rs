@@ -39,6 +39,8 @@
 //!
 #![doc = include_str!("../docs/access.md")]
 //!
+#![doc = include_str!("../docs/failures.md")]
+//!
 #![doc = include_str!("../docs/layout.md")]
 
 pub use redis;
