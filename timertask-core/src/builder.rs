@@ -16,7 +16,7 @@ use crate::job::{BoxError, Job};
 use crate::key::{InstanceId, Namespace};
 use crate::memory::MemLedger;
 use crate::observer::Observer;
-use crate::plan::{CatchUp, OnOrphan};
+use crate::plan::{CatchUp, OnOrphan, Pace};
 use crate::reconcile::DropGuard;
 use crate::record::RunRecord;
 use crate::schedule::{Calendar, Dialect, Dst, SpecLimits};
@@ -30,6 +30,7 @@ use crate::seam::{Durability, Ledger, Mutex, Overlap, Retention, StoreError, Sto
 /// | `concurrency` | 4 |
 /// | `zone`, `dst`, `dialect` | UTC, `Dst::Auto`, `Dialect::FiveOrSix` |
 /// | `overlap`, `catch_up`, `on_orphan` | `Skip`, `Latest`, `Record` |
+/// | `catch_up_pace` | one at a time, a second apart |
 /// | `start_window`, `max_skew` | 60 s, 5 s |
 /// | `retry_budget` | none: one attempt, no time-out |
 /// | `ledger` | one in memory: nothing is promised across processes |
@@ -58,6 +59,7 @@ pub struct Builder {
     on_orphan: OnOrphan,
     retry: Option<RetryBudget>,
     concurrency: usize,
+    catch_up_pace: Pace,
     max_skew: Duration,
     instance: Option<String>,
     version: Option<Arc<str>>,
@@ -91,6 +93,7 @@ impl Builder {
             on_orphan: OnOrphan::Record,
             retry: None,
             concurrency: 4,
+            catch_up_pace: Pace::default(),
             max_skew: Duration::from_secs(5),
             instance: None,
             version: None,
@@ -150,6 +153,12 @@ impl Builder {
     /// What happens to missed slots, for plans that don't say.
     pub fn catch_up(mut self, catch_up: CatchUp) -> Self {
         self.catch_up = catch_up;
+        self
+    }
+
+    /// How fast this instance makes up what was missed, over all of its plans.
+    pub fn catch_up_pace(mut self, pace: Pace) -> Self {
+        self.catch_up_pace = pace;
         self
     }
 
@@ -327,6 +336,7 @@ impl Builder {
             instance,
             version: self.version,
             concurrency: self.concurrency,
+            catch_up_pace: self.catch_up_pace,
             max_skew: self.max_skew,
             defaults_fingerprint: fingerprint::of_defaults(&defaults),
             defaults,

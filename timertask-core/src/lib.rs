@@ -40,7 +40,7 @@ pub use key::{Fence, Fingerprint, IdError, InstanceId, Namespace, PlanId, Reques
 pub use memory::{LocalMutex, MemLedger};
 pub use observer::{Event, Observer};
 pub use operate::{OperateError, Operator, Resume, Scope};
-pub use plan::{CatchUp, OnOrphan, Plan};
+pub use plan::{CatchUp, OnOrphan, Pace, Plan};
 pub use reconcile::{DropGuard, PlanChange, PlanError, PlanFailure, PlansFailed, ReconcileReport, UnknownJob};
 pub use record::{FailedTry, RunOutcome, RunRecord, StillRunning};
 pub use run::{Run, Stop, Window};

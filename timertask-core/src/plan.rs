@@ -26,6 +26,38 @@ pub enum CatchUp {
     },
 }
 
+/// How fast an instance makes up slots, over all of its plans: those that were missed, those whose runner died and that
+/// may run again, and those that an operator fills in.
+///
+/// An instance that comes back after a day with a thousand plans would otherwise start a thousand runs at once. Each
+/// instance has a pace of its own; three that come back together are three times as fast. Slots are made up old to new;
+/// within one plan one after the other is claimed, so that they also start in this order.
+///
+/// Live slots go first: as long as they leave no worker free, nothing is made up. But a slot that could start and has
+/// waited half a minute for a worker gets the next one, so that catching up goes on where live slots take all workers, also
+/// where there is only one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// How many such runs there are at once; 0 counts as 1. They take workers like all runs, so that more than
+    /// `concurrency` has no effect.
+    pub at_once: usize,
+    /// The least time from one start to the next; zero for none.
+    pub stagger: Duration,
+}
+
+impl Pace {
+    pub(crate) fn at_once(&self) -> usize {
+        self.at_once.max(1)
+    }
+}
+
+impl Default for Pace {
+    /// One at a time, a second apart.
+    fn default() -> Self {
+        Self { at_once: 1, stagger: Duration::from_secs(1) }
+    }
+}
+
 /// What happens to a slot whose runner was not heard of any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum OnOrphan {

@@ -265,6 +265,8 @@ pub(crate) struct RunCell {
     pub(crate) kind: RunKind,
     pub(crate) asked: Option<Arc<Asked>>,
     pub(crate) due: Timestamp,
+    /// A live slot is not entered after it.
+    pub(crate) start_by: Timestamp,
     pub(crate) window_from: Trigger,
     /// End of the term, monotonic; where a budget is set.
     pub(crate) term_end: Option<Duration>,
@@ -299,6 +301,7 @@ pub(crate) struct NewRun {
     pub(crate) kind: RunKind,
     pub(crate) asked: Option<Arc<Asked>>,
     pub(crate) due: Timestamp,
+    pub(crate) start_by: Timestamp,
     pub(crate) window_from: Trigger,
     pub(crate) term_end: Option<Duration>,
     pub(crate) trust: Trust,
@@ -317,6 +320,7 @@ impl RunCell {
             kind: new.kind,
             asked: new.asked,
             due: new.due,
+            start_by: new.start_by,
             window_from: new.window_from,
             term_end: new.term_end,
             try_end: AtomicU64::new(u64::MAX),

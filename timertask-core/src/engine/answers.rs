@@ -11,7 +11,8 @@ use crate::key::{Fence, Nonce, SlotKey};
 use crate::record::RunOutcome;
 use crate::run::{NewRun, RunCell, Trust};
 use crate::seam::{
-    Claim, EndOp, EndRequest, Grant, Query, Refusal, RunKind, SlotRow, SlotState, StoreError, StoreErrorKind,
+    Applied, Claim, Cover, EndOp, EndRequest, Grant, NotStarted, PlanOp, Query, Refusal, RunKind, SlotRow, SlotState,
+    StoreError, StoreErrorKind,
 };
 use crate::time::Timestamp;
 
@@ -55,8 +56,10 @@ impl Claimer {
                 candidate.unknown = false;
                 candidate.not_before = mono + ASK_AGAIN;
                 if candidate.is_live() {
+                    candidate.waited = Some(self.shared.clock.now());
                     self.wait(candidate);
                 } else {
+                    self.catch_up.refused(mono);
                     self.keep(candidate);
                 }
                 return None;
@@ -73,8 +76,7 @@ impl Claimer {
         None
     }
 
-    /// The newest slot waits; an older one that waited is left to the ledger, which knows it as superseded once the
-    /// newer one has started.
+    /// The newest slot waits; an older one that waited is superseded.
     fn wait(&mut self, candidate: Candidate) {
         let seq = candidate.plan.seq;
         let mut all = self.waiting.take(seq);
@@ -83,10 +85,40 @@ impl Claimer {
         if let Some(newest) = all.pop() {
             self.waiting.put(newest);
         }
-        all.iter().for_each(|older| self.shared.want_walk(&older.plan));
+        self.superseded.append(&mut all);
     }
 
-    pub(super) fn granted(&self, candidate: Candidate, slot: SlotKey, grant: Grant, trust: Trust) -> Arc<RunCell> {
+    /// Accounts for slots in whose place newer ones wait, each by compare-and-set from the slot before it. What fails is
+    /// left to a walk.
+    pub(super) fn account_superseded(&mut self) {
+        let mut older = std::mem::take(&mut self.superseded);
+        // An open slot has a row, which the sweep sees to.
+        older.retain(|candidate| matches!(candidate.origin, Origin::Timer(..)) && !candidate.plan.is_gone());
+        if older.is_empty() {
+            return;
+        }
+        older.sort_by_key(|candidate| (candidate.plan.seq, candidate.at));
+        let reason = NotStarted::Superseded;
+        let op = |candidate: &Candidate| {
+            let Candidate { plan, at, prev, .. } = candidate;
+            let (from, cover) = (prev.unwrap_or(*at), Cover::Slots(vec![*at], reason));
+            (self.shared.plan_key(&plan.id), PlanOp::Account { fingerprint: plan.fingerprint, from, to: *at, cover })
+        };
+        let requests: Vec<_> = older.iter().map(op).collect();
+        let answer = self.shared.store("plan", |ledger| matched("plan", requests.len(), ledger.plan(&requests)?));
+        let (states, now) = answer.map_or((Vec::new(), self.shared.clock.now()), |answer| (answer.value, answer.now));
+        let applied = states.into_iter().map(|state| state.applied).chain(std::iter::repeat(Applied::Conflict));
+        for (candidate, applied) in older.iter().zip(applied) {
+            if applied == Applied::Done {
+                self.record(candidate, RunOutcome::NotStarted(reason), now);
+            } else {
+                self.shared.want_walk(&candidate.plan);
+            }
+        }
+    }
+
+    pub(super) fn granted(&mut self, candidate: Candidate, slot: SlotKey, grant: Grant, trust: Trust) -> Arc<RunCell> {
+        let start_by = candidate.closes();
         let Candidate { plan, prev, from, kind, asked, nonce, origin, .. } = candidate;
         // A repeated `run_now` has the instant of its first acceptance.
         let slot = SlotKey { at: grant.at, ..slot };
@@ -96,6 +128,7 @@ impl Claimer {
             self.shared.want_walk(&plan);
         }
         if has_own_permit(kind) {
+            self.catch_up.started(self.shared.clock.monotonic());
             self.shared.catching_up.fetch_add(1, Ordering::AcqRel);
         }
         if let Origin::Walk = origin {
@@ -111,7 +144,8 @@ impl Claimer {
         };
         let term_end = plan.policy.retry.map(|budget| trust.mono.saturating_add(budget.lock_ttl()));
         let due = plan.due_of(&slot);
-        Arc::new(RunCell::new(NewRun { plan, slot, nonce, grant, kind, asked, due, window_from, term_end, trust }))
+        let new = NewRun { plan, slot, nonce, grant, kind, asked, due, start_by, window_from, term_end, trust };
+        Arc::new(RunCell::new(new))
     }
 
     /// Slots that nobody here wants any more, but that may have been granted by a call whose answer was lost. Left alone

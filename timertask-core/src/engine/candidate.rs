@@ -42,6 +42,10 @@ pub(crate) struct Candidate {
     pub(crate) nonce: Nonce,
     /// Not before this monotonic time.
     pub(crate) not_before: Duration,
+    /// When its plan was last found running, where it waits for that to end: its start window begins then.
+    pub(super) waited: Option<Timestamp>,
+    /// The decision to make it up holds until then.
+    pub(crate) until: Option<Timestamp>,
     /// Whether it may have been granted already, by a call whose answer was lost.
     pub(super) unknown: bool,
     /// Whether it was given up here, and is kept only since it may have been granted.
@@ -68,6 +72,8 @@ impl Candidate {
             origin,
             nonce: Nonce::random(&*shared.clock),
             not_before: Duration::ZERO,
+            waited: None,
+            until: None,
             unknown: false,
             given_up: false,
         }
@@ -103,9 +109,19 @@ impl Candidate {
         self.kind == RunKind::Scheduled
     }
 
+    /// When its start window closes.
+    pub(super) fn closes(&self) -> Timestamp {
+        self.waited.unwrap_or_else(|| self.due()).saturating_add(self.plan.policy.start_window)
+    }
+
+    /// Whether it is still wanted: its plan is there, and nothing has come after what was decided.
+    pub(super) fn is_wanted(&self, now: Timestamp) -> bool {
+        !self.plan.is_gone() && self.until.is_none_or(|until| now <= until)
+    }
+
     /// Whether it may no longer start as a live slot, or a newer one has taken its place.
     pub(super) fn is_over(&self, now: Timestamp) -> bool {
-        let late = now > self.due().saturating_add(self.plan.policy.start_window);
+        let late = now > self.closes();
         let superseded = match &self.origin {
             Origin::Timer(line, number) => line.is_superseded(*number, self.plan.policy.at_once()),
             Origin::Walk | Origin::Sweep => false,

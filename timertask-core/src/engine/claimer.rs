@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::batch::Line;
-use super::candidate::{Candidate, Origin};
+use super::candidate::{Candidate, Origin, has_own_permit};
 use super::due::Due;
+use super::pace::Paced;
 use super::reports::Reports;
 use super::shared::{LEASE, MARGIN, ScribeMail, matched};
 use super::shelf::Shelf;
@@ -48,30 +49,41 @@ pub(crate) struct Claimer {
     hold: Duration,
     /// The newest slot of each plan whose gate was full.
     pub(super) waiting: Shelf,
-    catch_up: Shelf,
+    /// Whether the next call begins with one of them.
+    pub(super) waiting_first: bool,
+    /// Those that waited until a newer one came, and that the ledger has not been told of.
+    pub(super) superseded: Vec<Candidate>,
+    pub(super) catch_up: Paced,
 }
 
 impl Claimer {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self {
-            shared,
             due: Due::default(),
             again: Shelf::default(),
             faults: 0,
             hold: Duration::ZERO,
             waiting: Shelf::default(),
-            catch_up: Shelf::default(),
+            waiting_first: false,
+            superseded: Vec::new(),
+            catch_up: Paced::new(shared.config.catch_up_pace),
+            shared,
         }
     }
 
     /// How many runs there is room for.
-    fn permits(&self) -> usize {
+    pub(super) fn permits(&self) -> usize {
         self.shared.pool.room(self.shared.clock.monotonic()).min(AT_ONCE)
     }
 
     /// The next slot whose time has come, if there is one. Those that are given up, but may have been granted, go to
     /// `forsaken`.
-    fn take_live(&mut self, now: Timestamp, mono: Duration, forsaken: &mut Vec<Candidate>) -> Option<Candidate> {
+    pub(super) fn take_live(
+        &mut self,
+        now: Timestamp,
+        mono: Duration,
+        forsaken: &mut Vec<Candidate>,
+    ) -> Option<Candidate> {
         while let Some(mut candidate) = self.again.pop(mono) {
             let gone = candidate.plan.is_gone();
             if !gone && !candidate.is_over(now) && !candidate.given_up {
@@ -151,42 +163,6 @@ impl Claimer {
         if self.shared.reports.wanted() {
             self.shared.reports.records(vec![record]);
         }
-    }
-
-    /// The slots to claim now: live ones first, then at most one that catches up.
-    fn choose(&mut self, now: Timestamp, mono: Duration, forsaken: &mut Vec<Candidate>) -> Vec<Candidate> {
-        let permits = self.permits();
-        let mut chosen: Vec<Candidate> = Vec::new();
-        while chosen.len() + forsaken.len() < permits {
-            let before = forsaken.len();
-            match self.take_live(now, mono, forsaken) {
-                Some(candidate) => chosen.push(candidate),
-                None if forsaken.len() > before => {}
-                None => break,
-            }
-        }
-        while chosen.len() < permits
-            && let Some(candidate) = self.waiting.pop(mono)
-        {
-            // A newer slot of the plan, asked for in this call, takes its place.
-            if !candidate.plan.is_gone() && !chosen.iter().any(|c| Arc::ptr_eq(&c.plan, &candidate.plan)) {
-                chosen.push(candidate);
-            }
-        }
-        if chosen.len() < permits && self.shared.catching_up.load(Ordering::Acquire) == 0 {
-            while let Some(candidate) = self.catch_up.pop(mono) {
-                if !candidate.plan.is_gone() {
-                    chosen.push(candidate);
-                    break;
-                }
-                if candidate.unknown && self.shared.mutex.is_none() {
-                    forsaken.push(candidate);
-                    break;
-                }
-                self.go_on(candidate, mono);
-            }
-        }
-        chosen
     }
 
     /// A walk that waits for this candidate goes on at `then`.
@@ -297,8 +273,9 @@ impl Claimer {
 
     /// Puts a candidate where it is asked for again.
     pub(super) fn keep(&mut self, candidate: Candidate) {
-        let shelf = if candidate.is_live() { &mut self.again } else { &mut self.catch_up };
-        if let Some(double) = shelf.put(candidate) {
+        let paced = has_own_permit(candidate.kind);
+        let double = if paced { self.catch_up.put(candidate) } else { self.again.put(candidate) };
+        if let Some(double) = double {
             let then = self.shared.clock.monotonic() + ASK_AGAIN;
             self.go_on(double, then);
         }
@@ -357,12 +334,11 @@ impl Claimer {
             return closes.map(|at| Until::Wall(at.saturating_add(Duration::from_micros(1))));
         }
         let live = self.next_is_live(now);
-        let catching_up = self.shared.catching_up.load(Ordering::Acquire) > 0;
         let soonest = [
             live.then_some(Duration::ZERO),
             self.again.soonest(),
             self.waiting.soonest(),
-            if catching_up { None } else { self.catch_up.soonest() },
+            self.catch_up.soonest(self.shared.catching_up.load(Ordering::Acquire)),
         ];
         soonest.into_iter().flatten().min().map(|at| Until::Monotonic(at.max(self.hold).max(mono)))
     }
@@ -390,11 +366,16 @@ impl Room for Claimer {
         }
         if mono >= self.hold {
             let mut forsaken = Vec::new();
+            for candidate in self.catch_up.outdated(now, mono) {
+                self.leave_out(candidate, mono, &mut forsaken);
+            }
             let candidates = self.choose(now, mono, &mut forsaken);
+            self.account_superseded();
             if !self.give_back_forsaken(forsaken) {
                 candidates.into_iter().for_each(|candidate| self.keep(candidate));
             } else {
                 self.claim(candidates, mono);
+                self.account_superseded();
             }
         }
         self.note_depth();

@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::walk::{Walks, count};
+use super::make_up::count;
+use super::walk::Walks;
 use super::{Shared, Watched};
 use crate::key::{PlanId, PlanKey};
 use crate::operate::{Desk, EndOfAll, OperateError, Scope, has_lapsed};

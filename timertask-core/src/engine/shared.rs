@@ -21,7 +21,7 @@ use crate::engine::worker::Finished;
 use crate::job::Job;
 use crate::key::{InstanceId, Namespace, PlanId, PlanKey, SlotKey};
 use crate::observer::Event;
-use crate::plan::{CatchUp, OnOrphan};
+use crate::plan::{CatchUp, OnOrphan, Pace};
 use crate::record::StillRunning;
 use crate::run::RunCell;
 use crate::schedule::{Calendar, Dialect, Dst, SpecLimits};
@@ -58,6 +58,7 @@ pub(crate) struct Config {
     pub(crate) instance: InstanceId,
     pub(crate) version: Option<Arc<str>>,
     pub(crate) concurrency: usize,
+    pub(crate) catch_up_pace: Pace,
     pub(crate) max_skew: Duration,
     pub(crate) defaults: Defaults,
     /// What the defaults contribute to derived fingerprints.

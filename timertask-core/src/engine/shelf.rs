@@ -60,6 +60,13 @@ impl Shelf {
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
+    /// Takes out all of which this holds.
+    pub(crate) fn take_if(&mut self, holds: impl Fn(&Candidate) -> bool) -> Vec<Candidate> {
+        let keys: Vec<_> =
+            self.slots.iter().filter(|(_, candidate)| holds(candidate)).map(|(key, _)| key.clone()).collect();
+        keys.into_iter().filter_map(|key| self.remove(key)).collect()
+    }
+
     fn remove(&mut self, key: Key) -> Option<Candidate> {
         let candidate = self.slots.remove(&key)?;
         self.order.remove(&place(candidate.not_before, key));

@@ -246,6 +246,11 @@ fn what_of(shared: &Shared, slot: &SlotRow, row: &PlanRow, all_paused: bool, now
         return WhatOf::Leave;
     };
     let claim = |plan, kind| WhatOf::Claim(Candidate::open(shared, plan, slot, prev, kind));
+    // What is made up as the latest is so until a newer one is due.
+    let latest = |plan: Arc<Installed>| {
+        let until = next.map(|next| plan.due(next));
+        WhatOf::Claim(Candidate { until, ..Candidate::open(shared, plan, slot, prev, RunKind::CatchUp) })
+    };
     if slot.attempt > 0 {
         let allowed = plan.policy.on_orphan.attempts_allowed();
         if slot.attempt >= allowed {
@@ -274,7 +279,8 @@ fn what_of(shared: &Shared, slot: &SlotRow, row: &PlanRow, all_paused: bool, now
         // A lock that has lapsed guards nothing any more: nobody may start it here.
         _ if shared.mutex.is_some() => WhatOf::Rest(NotStarted::TooLate),
         CatchUp::Latest if newer => WhatOf::Rest(NotStarted::Superseded),
-        CatchUp::Latest | CatchUp::All { .. } => claim(plan, RunKind::CatchUp),
+        CatchUp::Latest => latest(plan),
+        CatchUp::All { .. } => claim(plan, RunKind::CatchUp),
     }
 }
 

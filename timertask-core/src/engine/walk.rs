@@ -13,22 +13,19 @@ use super::Installed;
 use super::candidate::{Candidate, Origin};
 use super::claimer::ClaimerMail;
 use super::lapses::Lapses;
+use super::make_up::{COUNT, Gap, MakeUp, make_up, successor};
 use super::shared::{RENEW_EVERY, Shared, matched};
 use super::sweep::failed_by_calendar;
 use crate::key::{PlanId, PlanKey};
 use crate::observer::Event;
 use crate::plan::CatchUp;
-use crate::schedule::Schedule;
-use crate::seam::{Applied, Cover, NotStarted, Overlap, Pause, PlanOp, PlanRow, PlanState, Query, RunKind};
+use crate::seam::{Applied, Cover, NotStarted, Overlap, Pause, PlanOp, PlanRow, PlanState, Query, RunKind, SlotState};
 use crate::time::{Timestamp, Trigger};
 
 /// So many slots are looked up in one step,
 const STEP: usize = 128;
 /// so many plans take a step in one turn of the scribe.
 const PLANS_AT_ONCE: usize = 128;
-/// The most that a range record counts; beyond it the count is left out.
-const COUNT: u64 = 1_000_000;
-const DAY: Duration = Duration::from_secs(86_400);
 const SECOND: Duration = Duration::from_secs(1);
 
 struct Walk {
@@ -36,8 +33,10 @@ struct Walk {
     not_before: Duration,
     /// A missed slot of it is with the claimer.
     in_flight: bool,
-    /// When the plan was last seen running, for policies under which a slot may be waiting for that to end.
-    seen_running: Option<Duration>,
+    /// Since when the plan has not been seen running, for policies under which a slot may be waiting for that.
+    free_since: Option<Duration>,
+    /// When it last accounted for a gap or made a slot of it up.
+    accounted: Option<Duration>,
     told: bool,
     /// It was seen paused: a slot whose start window is open may have been refused.
     paused: bool,
@@ -91,7 +90,15 @@ impl Walks {
         let seq = plan.seq;
         self.plans.entry(seq).or_insert_with(|| {
             self.order.insert((Duration::ZERO, seq));
-            Walk { plan, not_before: Duration::ZERO, in_flight: false, seen_running: None, told: false, paused: false }
+            Walk {
+                plan,
+                not_before: Duration::ZERO,
+                in_flight: false,
+                free_since: None,
+                accounted: None,
+                told: false,
+                paused: false,
+            }
         });
     }
 
@@ -337,16 +344,25 @@ impl Stepping {
         };
         let closes = plan.due(missed).saturating_add(plan.policy.start_window);
         if now <= closes {
-            return Next::Over(Step::At(
-                mono.saturating_add(closes.since(now)).saturating_add(Duration::from_millis(1)),
-            ));
+            let closed = mono.saturating_add(closes.since(now)).saturating_add(Duration::from_millis(1));
+            // Where slots come thick, those of some seconds share a record.
+            let apart = self.walk.accounted.map_or(Duration::ZERO, |last| last.saturating_add(RENEW_EVERY));
+            return Next::Over(Step::At(closed.max(apart)));
         }
-        if let Some(wait) = self.wait_for_queue(shared, mono) {
-            return Next::Over(wait);
-        }
-        let Some(closed) = plan.schedule.prev_trigger(successor(plan.closed_upto(now))) else {
+        let Some(mut closed) = plan.schedule.prev_trigger(successor(plan.closed_upto(now))) else {
             return Next::Over(Step::Done);
         };
+        match self.newest_waits(shared, mono) {
+            Err(step) => return Next::Over(step),
+            Ok(None) => {}
+            Ok(Some(again)) => {
+                let newest = plan.schedule.prev_trigger(successor(self.upto)).unwrap_or(missed);
+                if missed >= newest {
+                    return Next::Over(Step::At(again));
+                }
+                closed = closed.min(plan.schedule.prev_trigger(newest).unwrap_or(closed));
+            }
+        }
         if closed < missed {
             return Next::Over(Step::At(later));
         }
@@ -355,115 +371,50 @@ impl Stepping {
             log::warn!(target: "timertask::engine", "{}: plan {:?} missed slots from {missed}", shared.config.instance, plan.id);
             shared.reports.event(&Event::Gap { plan: &plan.id });
         }
-        make_up(shared, &plan, self.row.cursor, &Gap { missed, closed, upto: self.upto }, now)
+        let upto = match plan.policy.catch_up {
+            CatchUp::All { .. } => match self.end_of_gap(shared, missed, mono) {
+                Ok(end) => end,
+                Err(step) => return Next::Over(step),
+            },
+            CatchUp::Latest | CatchUp::None => self.upto,
+        };
+        self.walk.accounted = Some(mono);
+        match make_up(shared, &plan, self.row.cursor, &Gap { missed, closed, upto }, now) {
+            MakeUp::Drop(to, cover) => Next::Account(to, cover),
+            MakeUp::One(candidate) => {
+                shared.claimer.send(ClaimerMail::Found(candidate));
+                Next::Over(Step::InFlight)
+            }
+        }
     }
 
-    /// Under a policy by which a slot waits for the running one, a walk leaves it alone while the plan runs and for a
-    /// start window after.
-    fn wait_for_queue(&mut self, shared: &Shared, mono: Duration) -> Option<Step> {
+    /// The last slot before the next one that has a row, or the last that is due: so far the gap reaches, whoever asks and
+    /// however long it takes to be closed.
+    fn end_of_gap(&self, shared: &Shared, missed: Trigger, mono: Duration) -> Result<Trigger, Step> {
+        let plan = &self.walk.plan;
+        let query =
+            Query::History { plan: shared.plan_key(&plan.id), after: missed, upto: self.upto, page: None, limit: STEP };
+        let page = shared.store("read", |ledger| ledger.read(&query)).map_err(|_| Step::At(mono + SECOND))?.value;
+        let row = page.slots.iter().filter(|slot| slot.key.request.is_none()).map(|slot| slot.key.at).min();
+        Ok(plan.schedule.prev_trigger(row.unwrap_or(successor(self.upto))).unwrap_or(missed))
+    }
+
+    /// Under a policy by which the newest slot waits for the running one, a walk leaves it alone while the plan runs and for
+    /// a start window after; `Some`: until this monotonic time at least.
+    fn newest_waits(&mut self, shared: &Shared, mono: Duration) -> Result<Option<Duration>, Step> {
         let plan = &self.walk.plan;
         if !matches!(plan.policy.overlap, Overlap::QueueOne | Overlap::CancelPrevious) {
-            return None;
+            return Ok(None);
         }
         let query = Query::Unfinished { plan: shared.plan_key(&plan.id), limit: STEP };
-        let Ok(answer) = shared.store("read", |ledger| ledger.read(&query)) else {
-            return Some(Step::At(mono + SECOND));
-        };
-        if answer.value.slots.iter().any(|slot| slot.state == crate::seam::SlotState::Running) {
-            self.walk.seen_running = Some(mono);
-            return Some(Step::At(mono + SECOND));
+        let answer = shared.store("read", |ledger| ledger.read(&query)).map_err(|_| Step::At(mono + SECOND))?;
+        if answer.value.slots.iter().any(|slot| slot.state == SlotState::Running) {
+            self.walk.free_since = None;
+            return Ok(Some(mono + RENEW_EVERY));
         }
-        let free = self.walk.seen_running?.saturating_add(plan.policy.start_window);
-        (mono < free).then_some(Step::At(free))
+        // A walk that has just begun does not know how long the plan has been free.
+        let free = *self.walk.free_since.get_or_insert(mono);
+        let closes = free.saturating_add(plan.policy.start_window);
+        Ok((mono <= closes).then(|| closes.saturating_add(Duration::from_millis(1))))
     }
-}
-
-/// Missed slots: the first, the last whose start window has closed, and the last that is due.
-struct Gap {
-    missed: Trigger,
-    closed: Trigger,
-    upto: Trigger,
-}
-
-/// Accounts for a gap behind `cursor`, or picks what is made up.
-fn make_up(shared: &Shared, plan: &Arc<Installed>, cursor: Trigger, gap: &Gap, now: Timestamp) -> Next {
-    let schedule = &plan.schedule;
-    let oldest = oldest_wanted(plan, gap.closed, now);
-    let drop_upto = |to: Trigger, reason: NotStarted| {
-        let count = counted(schedule, cursor, to);
-        Next::Account(to, Cover::Range { count, reason })
-    };
-    // Where a mutex is all that instances share, it has lapsed by now.
-    let policy = if shared.mutex.is_some() { CatchUp::None } else { plan.policy.catch_up };
-    let first = match policy {
-        CatchUp::None | CatchUp::All { cap: 0 } => return drop_upto(gap.closed, NotStarted::TooLate),
-        CatchUp::Latest => {
-            // A slot whose window is open is the latest; it starts live.
-            if schedule.next_trigger(gap.closed).is_some_and(|live| live <= gap.upto) {
-                return drop_upto(gap.closed, NotStarted::Superseded);
-            }
-            gap.closed
-        }
-        CatchUp::All { cap } => nth_back(schedule, gap.closed, cap, gap.missed.max(oldest)),
-    };
-    if gap.closed < oldest {
-        return drop_upto(gap.closed, NotStarted::OutsideWindow);
-    }
-    let first = if first < oldest { schedule.next_trigger(predecessor(oldest)).unwrap_or(first) } else { first };
-    let before = schedule.prev_trigger(first);
-    if let Some(before) = before.filter(|before| *before >= gap.missed) {
-        let reason = match policy {
-            _ if before < oldest => NotStarted::OutsideWindow,
-            CatchUp::Latest => NotStarted::Superseded,
-            CatchUp::None | CatchUp::All { .. } => NotStarted::OverCap,
-        };
-        return drop_upto(before, reason);
-    }
-    // The cursor stands right before it, whatever the schedule was back then.
-    let mut candidate = Candidate::new(shared, Arc::clone(plan), first, Some(cursor), RunKind::CatchUp, Origin::Walk);
-    candidate.from = before;
-    shared.claimer.send(ClaimerMail::Found(candidate));
-    Next::Over(Step::InFlight)
-}
-
-/// The oldest trigger point that may still be made up.
-fn oldest_wanted(plan: &Installed, closed: Trigger, now: Timestamp) -> Trigger {
-    let window = plan.policy.catch_up_window.unwrap_or_else(|| {
-        let period = plan.schedule.period_after(predecessor(closed)).unwrap_or(DAY);
-        period.max(DAY).min(31 * DAY)
-    });
-    let back = window.saturating_add(Duration::from_secs(u64::from(plan.offset)));
-    now.saturating_sub(back).trigger()
-}
-
-/// The trigger point `n - 1` before `last`, not before `first`.
-fn nth_back(schedule: &Schedule, last: Trigger, n: u32, first: Trigger) -> Trigger {
-    let mut at = last;
-    for _ in 1..n {
-        match schedule.prev_trigger(at) {
-            Some(before) if before >= first => at = before,
-            _ => break,
-        }
-    }
-    at
-}
-
-/// How many slots the plan has in (after, upto], where this instance has its current version installed.
-pub(crate) fn count(shared: &Shared, plan: &PlanId, row: &PlanRow, after: Trigger, upto: Trigger) -> Option<u64> {
-    let plan = shared.registry().get(plan).filter(|plan| plan.fingerprint == row.generation.fingerprint)?;
-    // A calendar is user code.
-    catch_unwind(AssertUnwindSafe(|| counted(&plan.schedule, after, upto))).unwrap_or_default()
-}
-
-fn counted(schedule: &Schedule, after: Trigger, upto: Trigger) -> Option<u64> {
-    let n = schedule.count_between(after, upto, COUNT);
-    (n < COUNT).then_some(n)
-}
-
-fn successor(at: Trigger) -> Trigger {
-    Trigger::from_secs(at.as_secs().saturating_add(1))
-}
-
-fn predecessor(at: Trigger) -> Trigger {
-    Trigger::from_secs(at.as_secs().saturating_sub(1))
 }

@@ -55,9 +55,8 @@ impl Worker {
     /// Enters `cell` for the first time, or gives it back if it is too late for that.
     fn start(&self, cell: &Arc<RunCell>, now: Timestamp) -> Option<Finished> {
         let mono = self.shared.clock.monotonic();
-        let plan = &cell.plan;
-        let late = cell.kind == RunKind::Scheduled && now > cell.due.saturating_add(plan.policy.start_window);
-        let dropped = cell.kind != RunKind::Manual && plan.is_gone();
+        let late = cell.kind == RunKind::Scheduled && now > cell.start_by;
+        let dropped = cell.kind != RunKind::Manual && cell.plan.is_gone();
         // An instance whose clock is off starts nothing, also where the claim's answer has just shown it.
         let stopped = self.shared.is_closing() || self.shared.is_skewed();
         if late || dropped || stopped || cell.check(now, mono).is_err() {
@@ -70,7 +69,7 @@ impl Worker {
         cell.started_at.store(now.as_micros(), Ordering::Relaxed);
         Counters::add(&self.shared.counters.started, 1);
         let lateness = now.since(cell.due);
-        PlanCounts::add(&plan.counts().started);
+        PlanCounts::add(&cell.plan.counts().started);
         self.shared.counters.lateness.add(lateness);
         if self.shared.reports.observed() {
             self.shared.reports.event(&Event::Started { slot: &cell.slot, lateness });
