@@ -59,7 +59,9 @@ impl Claimer {
                     candidate.waited = Some(self.shared.clock.now());
                     self.wait(candidate);
                 } else {
-                    self.catch_up.refused(mono);
+                    if has_own_permit(candidate.kind) {
+                        self.catch_up.refused(mono);
+                    }
                     self.keep(candidate);
                 }
                 return None;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::candidate::Candidate;
-use super::claimer::Claimer;
+use super::claimer::{ASK_AGAIN, Claimer};
 use crate::seam::Overlap;
 use crate::time::{Timestamp, Trigger};
 
@@ -87,7 +87,8 @@ impl Claimer {
         if candidate.unknown && self.shared.mutex.is_none() {
             forsaken.push(candidate);
         } else {
-            self.go_on(candidate, mono);
+            // Not at once: it judges by the store's clock, which may be behind this one.
+            self.go_on(candidate, mono + ASK_AGAIN);
         }
     }
 }

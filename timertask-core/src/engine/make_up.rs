@@ -14,6 +14,7 @@ use crate::time::{Timestamp, Trigger};
 
 /// The most that a range record counts; beyond it the count is left out.
 pub(super) const COUNT: u64 = 1_000_000;
+const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Missed slots: the first, the last whose start window has closed, and the last that is due (before the first that has
@@ -70,7 +71,7 @@ pub(super) fn make_up(shared: &Shared, plan: &Arc<Installed>, cursor: Trigger, g
     let mut candidate = Candidate::new(shared, Arc::clone(plan), first, Some(cursor), RunKind::CatchUp, Origin::Walk);
     candidate.from = before;
     // Until then it waits for its plan, a permit and a worker; then the policy is asked anew.
-    let outside = plan.due(first).saturating_add(window(plan, gap.closed));
+    let outside = plan.due(first).saturating_add(window(plan, gap.closed)).saturating_add(SECOND);
     candidate.until = Some(match policy {
         CatchUp::Latest => newer(plan, gap.closed).map_or(outside, |newer| newer.min(outside)),
         CatchUp::None | CatchUp::All { .. } => outside,

@@ -41,6 +41,9 @@ fn plans(version: u64) -> Vec<Plan> {
         Plan::new("again", "*/2 * * * *").on_orphan(OnOrphan::Rerun { max: 2 }),
         Plan::new("budget", "*/3 * * * *").retry(budget),
         Plan::new("spread", "*/5 * * * *").spread(secs(30)),
+        Plan::new("queued", "* * * * *").overlap(Overlap::QueueOne),
+        Plan::new("cancels", "* * * * *").overlap(Overlap::CancelPrevious).catch_up(CatchUp::All { cap: 3 }),
+        Plan::new("queued, once", "*/2 * * * *").overlap(Overlap::QueueOne).catch_up(CatchUp::None),
         Plan::new("edited", edited),
     ];
     if version & 2 == 0 {
