@@ -8,6 +8,9 @@ mod support;
 
 use timertask_testkit::{Cluster, ClusterBuilder};
 
+/// So many tries where the instant counts.
+const SEEDS: u64 = 6;
+
 /// A cluster on the built-in ledger.
 fn cluster(seed: u64) -> ClusterBuilder {
     Cluster::builder().seed(seed)

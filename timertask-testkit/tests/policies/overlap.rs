@@ -161,7 +161,7 @@ fn cancel_previous_waits_for_a_run_that_does_not_listen() {
 #[test]
 fn fault_19_a_dead_run_blocks_for_a_lease_and_three_sweeps_at_most() {
     for overlap in EACH {
-        for seed in 1..=12 {
+        for seed in 1..=2 * super::SEEDS {
             let n = 2 + usize::try_from(seed % 3).unwrap();
             let plan = Plan::new("p", "*/10 * * * * *").overlap(overlap).start_window(secs(5));
             let mut cluster = cluster(seed).instances(n).plans([plan]).job(lasting(minutes(60))).build();
