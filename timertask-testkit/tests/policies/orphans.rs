@@ -17,7 +17,7 @@ fn hourly(on_orphan: OnOrphan) -> Plan {
 
 /// Kills whoever runs the latest start.
 fn kill_the_runner(cluster: &mut Cluster) -> usize {
-    let runner = cluster.starts().last().unwrap().instance;
+    let runner = cluster.starts().last().map(|start| start.instance).unwrap_or_else(|| panic!("nobody runs"));
     cluster.kill(runner);
     runner
 }
@@ -38,7 +38,10 @@ fn record_ends_a_dead_run_as_orphaned_once_on_any_instance() {
             cluster.advance(LEASE_AND_SWEEPS - secs(20));
             cluster.expect_state("p", minute(60), ORPHANED);
             let row = &cluster.rows("p")[0];
-            assert!(row.ended_at.is_some_and(|at| at > killed && row.instance.is_some()), "it says who and when: {row:?}");
+            assert!(
+                row.ended_at.is_some_and(|at| at > killed && row.instance.is_some()),
+                "it says who and when: {row:?}"
+            );
             let by: u64 = (0..n).filter(|i| *i != runner).map(|i| cluster.scheduler(i).stats().orphaned).sum();
             assert_eq!(by, 1, "by compare-and-set, one sweep ends it");
             cluster.advance(hours(1));
@@ -54,8 +57,7 @@ fn record_ends_a_dead_run_as_orphaned_once_on_any_instance() {
 fn rerun_starts_again_elsewhere_so_often_and_no_more() {
     for max in 0..=3 {
         let plan = hourly(OnOrphan::Rerun { max });
-        let mut cluster =
-            cluster(u64::from(max) + 1).instances(4).plans([plan]).job(lasting(minutes(50))).build();
+        let mut cluster = cluster(u64::from(max) + 1).instances(4).plans([plan]).job(lasting(minutes(50))).build();
         cluster.advance(hours(1) + secs(5));
         for start in 0..=max {
             assert_eq!(cluster.starts().len(), start as usize + 1, "max {max}");
@@ -183,7 +185,11 @@ fn a_zombie_knows_as_soon_as_it_wakes_and_its_end_is_refused_and_noted() {
                     assert!(starts[0].fence < starts[1].fence, "what it writes to can tell it by its stale fence");
                     assert_ne!(starts[1].instance, zombie);
                 }
-                assert!(matches!(&starts[0].left, Some((_, Left::Failed(why))) if why.contains("lease")), "{}", starts[0]);
+                assert!(
+                    matches!(&starts[0].left, Some((_, Left::Failed(why))) if why.contains("lease")),
+                    "{}",
+                    starts[0]
+                );
                 // Noted where it happened, in history and count.
                 let history = cluster.scheduler(zombie).run_history(None);
                 let noted = history.iter().find(|record| record.fence == starts[0].fence).unwrap();
@@ -255,11 +261,8 @@ fn an_edit_that_lowers_max_ends_what_has_had_its_starts() {
 /// Told to stop, and dead before it heard: an operator's word is not run over by a rerun.
 #[test]
 fn what_was_told_to_stop_does_not_run_again() {
-    let mut cluster = cluster(61)
-        .instances(3)
-        .plans([hourly(OnOrphan::Rerun { max: 3 })])
-        .job(lasting(minutes(30)))
-        .build();
+    let mut cluster =
+        cluster(61).instances(3).plans([hourly(OnOrphan::Rerun { max: 3 })]).job(lasting(minutes(30))).build();
     cluster.advance(hours(1) + secs(2));
     kill_the_runner(&mut cluster);
     let key = PlanKey::new(Namespace::default(), PlanId::new("p").unwrap());
