@@ -372,7 +372,7 @@ impl Stepping {
             shared.reports.event(&Event::Gap { plan: &plan.id });
         }
         let upto = match plan.policy.catch_up {
-            CatchUp::All { .. } => match self.end_of_gap(shared, missed, mono) {
+            CatchUp::All { .. } => match self.end_of_gap(shared, missed, now, mono) {
                 Ok(end) => end,
                 Err(step) => return Next::Over(step),
             },
@@ -388,15 +388,17 @@ impl Stepping {
         }
     }
 
-    /// The last slot before the next one that has a row, or the last that is due: so far the gap reaches, whoever asks and
-    /// however long it takes to be closed.
-    fn end_of_gap(&self, shared: &Shared, missed: Trigger, mono: Duration) -> Result<Trigger, Step> {
+    /// The last slot before the next one that has a row, or the last that is due, but for one that starts live: so far the
+    /// gap reaches, whoever asks and however long it takes to be closed.
+    fn end_of_gap(&self, shared: &Shared, missed: Trigger, now: Timestamp, mono: Duration) -> Result<Trigger, Step> {
         let plan = &self.walk.plan;
         let query =
             Query::History { plan: shared.plan_key(&plan.id), after: missed, upto: self.upto, page: None, limit: STEP };
         let page = shared.store("read", |ledger| ledger.read(&query)).map_err(|_| Step::At(mono + SECOND))?.value;
         let row = page.slots.iter().filter(|slot| slot.key.request.is_none()).map(|slot| slot.key.at).min();
-        Ok(plan.schedule.prev_trigger(row.unwrap_or(successor(self.upto))).unwrap_or(missed))
+        let last = plan.schedule.prev_trigger(row.unwrap_or(successor(self.upto))).unwrap_or(missed);
+        let live = row.is_none() && now <= plan.due(last).saturating_add(plan.policy.start_window);
+        Ok(if live { plan.schedule.prev_trigger(last).unwrap_or(missed) } else { last })
     }
 
     /// Under a policy by which the newest slot waits for the running one, a walk leaves it alone while the plan runs and for
