@@ -7,5 +7,6 @@ mod common;
 mod fault_49;
 mod healthy;
 mod network;
+mod operators;
 mod outages;
 mod service;
