@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// What can be said.
 pub(crate) const USAGE: &str = "\
-usage: chaos [--minutes N | --seconds N] [--store sqlite | --store redis] [--instances N] [--seed N]
+usage: chaos [--minutes N | --seconds N] [--store sqlite | --store redis] [--instances N] [--seed N] [--careless]
   --minutes N        how long faults are injected: 1 to 10000 (5); after that it takes up to 90 s
                      until every slot has to be accounted for
   --seconds N        the same in seconds, from 15; below 120 s the end is not waited for, and slots
@@ -12,7 +12,8 @@ usage: chaos [--minutes N | --seconds N] [--store sqlite | --store redis] [--ins
   --store sqlite     a file of its own, among the temporary files (the default)
   --store redis      a redis-server of its own, which is started, killed and started again
   --instances N      how many processes share it: 3 to 8 (5)
-  --seed N           which faults, in which order, how long; printed at the start";
+  --seed N           which faults, in which order, how long; printed at the start
+  --careless         instances that take a slot of another for granted: to see it fail";
 
 /// What was said.
 pub(crate) enum Args {
@@ -28,6 +29,7 @@ pub(crate) struct Conduct {
     pub(crate) on_redis: bool,
     pub(crate) instances: usize,
     pub(crate) seed: Option<u64>,
+    pub(crate) careless: bool,
 }
 
 /// A process that it starts.
@@ -39,12 +41,14 @@ pub(crate) struct Instance {
     pub(crate) folder: PathBuf,
     /// The server's address; `None`: the ledger is a file in the folder.
     pub(crate) redis: Option<String>,
+    /// Whether it takes what others run for granted.
+    pub(crate) careless: bool,
 }
 
 impl Args {
     /// Reads the arguments.
     pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut conduct = Conduct { seconds: 300, on_redis: false, instances: 5, seed: None };
+        let mut conduct = Conduct { seconds: 300, on_redis: false, instances: 5, seed: None, careless: false };
         let (mut node, mut life, mut folder, mut redis) = (None, 1, None, None);
         let mut words = words;
         while let Some(word) = words.next() {
@@ -61,6 +65,7 @@ impl Args {
                         other => return Err(format!("--store {other:?}: allowed are sqlite and redis")),
                     }
                 }
+                "--careless" => conduct.careless = true,
                 // The last five are given to the processes that it starts.
                 "--guard" => return Ok(Self::Guard),
                 "--node" => node = Some(size(number(&value()?, 0, 7, "--node")?)?),
@@ -71,7 +76,9 @@ impl Args {
             }
         }
         Ok(match (node, folder) {
-            (Some(node), Some(folder)) => Self::Instance(Instance { node, life, folder, redis }),
+            (Some(node), Some(folder)) => {
+                Self::Instance(Instance { node, life, folder, redis, careless: conduct.careless })
+            }
             _ => Self::Conduct(conduct),
         })
     }

@@ -74,6 +74,8 @@ struct Conductor<'a> {
     /// How many bytes a file of the processes may have.
     limit: Option<u64>,
     paused: bool,
+    /// The process that stands still in the midst of a write.
+    held_by: Option<usize>,
     /// The store is in trouble already.
     troubled: bool,
     /// What went wrong with the processes themselves.
@@ -151,6 +153,7 @@ impl<'a> Conductor<'a> {
             in_pause: Vec::new(),
             limit: None,
             paused: false,
+            held_by: None,
             troubled: false,
             wrong: Vec::new(),
             interrupted,
@@ -248,6 +251,9 @@ impl<'a> Conductor<'a> {
         command.arg(self.folder.path());
         if let Some(url) = self.store.url() {
             command.args(["--server", &url]);
+        }
+        if self.args.careless {
+            command.arg("--careless");
         }
         command.stdin(Stdio::piped()).stdout(pipe).stderr(log);
         let process = Process::start(&mut command)?;

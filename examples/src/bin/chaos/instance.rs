@@ -12,6 +12,7 @@ use timertask::{BoxError, Event, Job, Observer, PlanStatus, Run, RunOutcome, Run
 
 use crate::Result;
 use crate::args::Instance;
+use crate::careless::Careless;
 use crate::clock::OffsetClock;
 use crate::journal::{Left, Pen, Start, What};
 use crate::plans::{Table, builder};
@@ -54,7 +55,10 @@ pub(crate) fn run(args: &Instance) -> Result<()> {
 
 fn start(args: &Instance, pen: Pen) -> Result<Scheduler> {
     let clock = Arc::new(OffsetClock::open(&args.folder.join("clocks"), args.node)?);
-    let ledger = store::open(args.redis.as_deref(), &args.folder, clock.clone())?;
+    let mut ledger = store::open(args.redis.as_deref(), &args.folder, clock.clone())?;
+    if args.careless {
+        ledger = Arc::new(Careless(ledger));
+    }
     let scheduler = builder(Work(pen))
         .clock(clock)
         .store(ledger)

@@ -7,6 +7,7 @@
 //!
 //! * `plans.rs`: what the processes run, and what each plan allows.
 //! * `instance.rs`: one process, on a clock that `clock.rs` can set wrong; its jobs tell `journal.rs` what they do.
+//! * `careless.rs`: what it has to find, where one asks for it.
 //! * `store.rs`: the store that they share, and what can befall it.
 //! * `conductor.rs`: starts the processes and lets things happen to them; `faults.rs` is the list of these things.
 //! * `timeline.rs`: what happened when, and which instance was fit meanwhile.
@@ -14,6 +15,7 @@
 //! * `verdict.rs`: the promises, checked; `counts.rs` is what was seen, for the last lines.
 
 mod args;
+mod careless;
 mod clock;
 mod conductor;
 mod counts;

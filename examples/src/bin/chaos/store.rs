@@ -78,14 +78,19 @@ impl Store {
         }
     }
 
+    /// Whether a process that stands still holds all others up: on SQLite, if it was about to write.
+    pub(crate) fn is_held(&self) -> Result<bool> {
+        match self {
+            Self::Sqlite { file, .. } => Ok(lock(file)?.is_none()),
+            Self::Redis(_) => Ok(false),
+        }
+    }
+
     /// From its return until [`restore`](Self::restore) is called, nobody gets an answer that changes anything.
     pub(crate) fn fail(&mut self, how: Outage) -> Result<()> {
         match self {
-            Self::Sqlite { file, lock } => {
-                let connection = rusqlite::Connection::open(file)?;
-                connection.busy_timeout(Duration::from_secs(30))?;
-                connection.execute_batch("BEGIN IMMEDIATE")?;
-                *lock = Some(connection);
+            Self::Sqlite { file, lock: held } => {
+                *held = Some(lock(file)?.ok_or("another process has held the write lock for five seconds")?);
                 Ok(())
             }
             Self::Redis(server) => fail(server, how),
@@ -140,6 +145,17 @@ impl Store {
             Self::Sqlite { .. } => None,
             Self::Redis(server) => Some(server.keep()),
         }
+    }
+}
+
+/// Takes the file's write lock; `None` where somebody holds it for long.
+fn lock(file: &Path) -> Result<Option<rusqlite::Connection>> {
+    let connection = rusqlite::Connection::open(file)?;
+    connection.busy_timeout(Duration::from_secs(5))?;
+    match connection.execute_batch("BEGIN IMMEDIATE") {
+        Ok(()) => Ok(Some(connection)),
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use timertask::seam::{Generation, RangeRow, SlotRow, SlotState};
-use timertask::{Ending, NotStarted, Timestamp, Trigger};
+use timertask::{Ending, NotStarted, RunKind, Timestamp, Trigger};
 
 use crate::counts::Seen;
 use crate::journal::{Left, Line, Start, What};
@@ -266,8 +266,9 @@ impl<'a> Court<'a> {
         // What is missed waits for its plan and for a permit, of which there is one.
         let catching_up = self.evidence.rows.iter().flat_map(|rows| &rows.slots).filter(|slot| slot.attempt > 0);
         let free_since = catching_up.filter_map(|slot| slot.ended_at).filter(|t| *t <= now).max();
-        let waiting = rows.row.pause.is_some()
-            || rows.slots.iter().any(|slot| matches!(slot.state, SlotState::Running | SlotState::Open));
+        let busy = rows.slots.iter().any(|slot| matches!(slot.state, SlotState::Running | SlotState::Open));
+        let newest = rows.slots.iter().filter(|slot| slot.attempt > 0 && slot.kind == RunKind::Scheduled);
+        let newest = newest.map(|slot| slot.key.at).max();
         let passes = self.evidence.timeline.passes(now.as_micros() - self.evidence.timeline.offset());
         for (n, generation) in generations.iter().enumerate() {
             let Some(schedule) = versions.get(&(id.to_owned(), generation.fingerprint)) else {
@@ -299,7 +300,9 @@ impl<'a> Court<'a> {
                         let closes = at.timestamp().saturating_add(plans::WINDOW);
                         let from = fit_since.map(|since| since.max(closes).max(free_since.unwrap_or(Timestamp::EPOCH)));
                         let overdue = from.is_some_and(|from| now.as_micros() > from.as_micros() + BOUND);
-                        if overdue && !waiting {
+                        // What a newer one has overtaken does not wait for the plan to be free.
+                        let waits = rows.row.pause.is_some() || (busy && newest < Some(at));
+                        if overdue && !waits {
                             self.complain(
                                 4,
                                 format!("{id} {at}: unaccounted at {now}; the cursor is {}", rows.row.cursor),

@@ -70,6 +70,8 @@ impl Conductor<'_> {
                     }
                 }
             }
+            // Where the store has a trouble already, one could not tell whether this process holds it up, too.
+            Fault::Freeze | Fault::FreezeLong if self.troubled && !self.args.on_redis => {}
             Fault::Freeze => {
                 let pause = self.for_a_while(300, 6_000);
                 if self.freeze(pause)? {
@@ -112,11 +114,18 @@ impl Conductor<'_> {
 
     fn freeze(&mut self, pause: i64) -> Result<bool> {
         let Some(node) = self.victim() else { return Ok(false) };
-        self.timeline.frozen(node, true, now());
+        let since = now();
+        self.timeline.frozen(node, true, since);
         if let Some(process) = &self.nodes[node].process {
             signal(process.id(), Signal::STOP)?;
         }
         self.nodes[node].frozen = true;
+        if !self.troubled && self.store.is_held()? {
+            self.troubled = true;
+            self.timeline.store(true, false, since);
+            self.held_by = Some(node);
+            self.note(format!("node-{node} was about to write, and holds up the others"));
+        }
         self.later(pause, Undo::Thaw(node));
         self.note(format!("node-{node} is frozen for {} ms", pause / 1000));
         Ok(true)
@@ -263,6 +272,10 @@ impl Conductor<'_> {
                 self.nodes[node].frozen = false;
                 self.timeline.frozen(node, false, now());
                 self.note(format!("node-{node} goes on"));
+                if self.held_by == Some(node) {
+                    self.held_by = None;
+                    self.calm("the store is held up no longer".to_owned());
+                }
             }
             Undo::Skew(node) => {
                 self.offsets.set(node, 0)?;
