@@ -136,7 +136,7 @@ fn two_instances_count_by_plan_and_outcome_and_an_observer_comes_to_the_same() {
     stores.iter().for_each(|store| store.cut_off());
     clock.advance(secs(15 * 60));
     stores.iter().for_each(|store| store.heal());
-    clock.advance(secs(5 * 60 + 15));
+    clock.advance(secs(5 * 60 + 45));
     views[0].freeze();
     clock.advance(secs(5 * 60));
     views[0].thaw();
