@@ -8,7 +8,7 @@ use super::make_up::count;
 use super::walk::Walks;
 use super::{Shared, Watched};
 use crate::key::{PlanId, PlanKey};
-use crate::operate::{Desk, EndOfAll, OperateError, Scope, has_lapsed};
+use crate::operate::{Desk, EndOfAll, OperateError, ResumeOutcome, Scope, has_lapsed};
 use crate::seam::PlanRow;
 use crate::time::Timestamp;
 
@@ -81,12 +81,18 @@ impl Lapses {
 
     fn some_of_all(&mut self, shared: &Shared, desk: &Desk<'_>, walks: &mut Walks) -> Result<(), OperateError> {
         let Some(all) = &mut self.all else { return Ok(()) };
-        if all.step(desk)?.is_some() {
-            self.all = None;
-            log::info!(target: "timertask::engine", "{}: all plans are resumed: their pause is over", shared.config.instance);
-            shared.pauses.note(None, None);
-            walks.resumed(None);
-        }
+        let Some(outcome) = all.step(desk)? else { return Ok(()) };
+        self.all = None;
+        let pause = match outcome {
+            ResumeOutcome::Another(pause) => Some(pause),
+            // Another instance may have been first.
+            ResumeOutcome::Ended(_) | ResumeOutcome::NotPaused => {
+                log::info!(target: "timertask::engine", "{}: all plans are resumed: their pause is over", shared.config.instance);
+                walks.resumed(None);
+                None
+            }
+        };
+        shared.pauses.note(None, pause);
         Ok(())
     }
 }

@@ -278,7 +278,7 @@ impl Desk<'_> {
         matched("plan", requests.len(), self.ledger.plan(requests)?)
     }
 
-    fn ask_one(&self, key: &PlanKey, op: PlanOp) -> Result<(PlanState, Timestamp), OperateError> {
+    pub(crate) fn ask_one(&self, key: &PlanKey, op: PlanOp) -> Result<(PlanState, Timestamp), OperateError> {
         let mut answer = self.ask(&[(key.clone(), op)])?;
         let state = answer.value.pop().ok_or_else(|| nonsense("no answer to a request"))?;
         Ok((state, answer.now))

@@ -9,12 +9,12 @@ use chrono::{DateTime, Utc};
 use super::{Inner, Scheduler};
 use crate::engine::{Installed, ScribeMail, Watched, count, state};
 use crate::error::SchedulerError;
-use crate::key::{PlanId, SlotKey};
+use crate::key::{PlanId, PlanKey, SlotKey};
 use crate::operate::{
     Audit, AuditState, Cancelled, Desk, Expected, OperateError, Paused, Reason, Resume, ResumeOutcome, Resumed, Waits,
     Why,
 };
-use crate::seam::{Asked, Pause};
+use crate::seam::{Asked, Pause, PlanOp};
 
 impl Scheduler {
     /// Stops a plan on all instances, until it is resumed or `until` has passed: see
@@ -29,8 +29,14 @@ impl Scheduler {
     pub fn pause(&self, plan: &str, asked: &Asked, until: Option<DateTime<Utc>>) -> Result<Paused, SchedulerError> {
         self.inner.operate(|desk| {
             let key = desk.plan(plan)?;
-            let paused = desk.pause(&key, asked, until)?;
-            self.inner.shared.pauses.note(key.plan.as_ref(), Some(Arc::clone(&paused.pause)));
+            let paused = match desk.pause(&key, asked, until) {
+                Err(OperateError::Unknown(id)) => {
+                    self.inner.open(desk, &key, id)?;
+                    desk.pause(&key, asked, until)?
+                }
+                paused => paused?,
+            };
+            self.inner.paused(key.plan, &paused);
             Ok(paused)
         })
     }
@@ -46,7 +52,7 @@ impl Scheduler {
     pub fn pause_all(&self, asked: &Asked, until: Option<DateTime<Utc>>) -> Result<Paused, SchedulerError> {
         self.inner.operate(|desk| {
             let paused = desk.pause(&desk.whole(), asked, until)?;
-            self.inner.shared.pauses.note(None, Some(Arc::clone(&paused.pause)));
+            self.inner.paused(None, &paused);
             Ok(paused)
         })
     }
@@ -178,6 +184,10 @@ impl Inner {
     }
 }
 
+fn named(plan: Option<&PlanId>) -> String {
+    plan.map_or_else(|| "all plans".to_owned(), |plan| format!("plan {plan:?}"))
+}
+
 /// What an installed plan expects.
 fn expected(plan: &Installed) -> Expected {
     Expected {
@@ -205,8 +215,28 @@ impl Inner {
         Ok(f(&desk)?)
     }
 
+    /// A plan that was installed just now may not have been opened yet. Whoever opens it first does; the other finds it so.
+    fn open(&self, desk: &Desk<'_>, key: &PlanKey, id: PlanId) -> Result<(), OperateError> {
+        let fingerprint = self.shared.registry().get(&id).map(|plan| plan.fingerprint);
+        let fingerprint = fingerprint.ok_or(OperateError::Unknown(id))?;
+        desk.ask_one(key, PlanOp::Open { fingerprint, replaces: None }).map(drop)
+    }
+
+    /// This pause is in force, of this plan or of all.
+    fn paused(&self, plan: Option<PlanId>, paused: &Paused) {
+        self.shared.pauses.note(plan.as_ref(), Some(Arc::clone(&paused.pause)));
+        if !paused.already {
+            let (instance, pause) = (&self.shared.config.instance, &paused.pause);
+            log::info!(target: "timertask::engine", "{instance}: {} {pause}", named(plan.as_ref()));
+        }
+    }
+
     /// A pause is over, of this plan or of all: what waits for that is looked at.
     fn resumed(&self, plan: Option<PlanId>, resumed: &Resumed) {
+        if let ResumeOutcome::Ended(pause) = &resumed.outcome {
+            let instance = &self.shared.config.instance;
+            log::info!(target: "timertask::engine", "{instance}: {} resumed; was {pause}", named(plan.as_ref()));
+        }
         let pause = match &resumed.outcome {
             ResumeOutcome::Ended(_) | ResumeOutcome::NotPaused => None,
             ResumeOutcome::Another(pause) => Some(Arc::clone(pause)),

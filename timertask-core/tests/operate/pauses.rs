@@ -175,6 +175,27 @@ fn a_pause_survives_a_restart_and_names_who_and_why() {
     assert_eq!(operator(&ledger).paused("p").unwrap().unwrap().by, "ana");
 }
 
+/// Opening happens in the background; a pause right after a reconcile does not depend on who is first.
+#[test]
+fn a_plan_can_be_paused_in_the_moment_in_which_it_is_installed() {
+    for wait in [false, true] {
+        let (clock, log) = (FakeClock::new(), Log::default());
+        let ledger = ledger(&clock);
+        let a = start(Scheduler::builder(recorder(&log)), &clock, &ledger);
+        a.reconcile([minutely("p"), minutely("q")]).unwrap();
+        if wait {
+            clock.advance(secs(1));
+        }
+        a.pause("p", &ana(), None).unwrap();
+        clock.advance(secs(70));
+        assert_eq!(log.lines(), ["q 00:01:00"], "waited: {wait}");
+        assert_eq!(a.plan("p").unwrap().unwrap().status, PlanStatus::Paused);
+        a.resume("p", Resume::FromNow, None).unwrap();
+        clock.advance(secs(60));
+        assert!(log.lines().contains(&"p 00:02:00".to_owned()));
+    }
+}
+
 #[test]
 fn a_slot_that_was_given_back_before_the_pause_waits_and_is_not_started_from_now() {
     for how in [Resume::FromNow, Resume::CatchUp] {
@@ -193,6 +214,24 @@ fn a_slot_that_was_given_back_before_the_pause_waits_and_is_not_started_from_now
             let first = if how == Resume::FromNow { "00:01:00 not started (paused)" } else { "00:01:00 succeeded" };
             let told = story(&ledger, "p");
             assert!(told.iter().any(|line| line == first), "{how:?}, all: {all}: {told:?}");
+        }
+    }
+}
+
+/// Whatever the plan's policy would say of a slot whose start window has closed: under a pause it waits.
+#[test]
+fn under_a_pause_no_policy_lays_an_open_slot_to_rest() {
+    for policy in [CatchUp::None, CatchUp::Latest, CatchUp::All { cap: 9 }] {
+        for all in [false, true] {
+            let (clock, log) = (FakeClock::new(), Log::default());
+            let ledger = ledger(&clock);
+            let a = start(Scheduler::builder(recorder(&log)), &clock, &ledger);
+            a.reconcile([minutely("p").catch_up(policy)]).unwrap();
+            clock.advance(secs(30));
+            open(&ledger, &a, t("00:01:00"));
+            if all { a.pause_all(&ana(), None) } else { a.pause("p", &ana(), None) }.unwrap();
+            clock.advance(secs(600));
+            assert_eq!(story(&ledger, "p"), ["00:01:00 open"], "{policy:?}, all: {all}");
         }
     }
 }
