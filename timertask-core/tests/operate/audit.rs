@@ -1,5 +1,6 @@
 //! The gap audit.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -17,7 +18,7 @@ use timertask_core::{
     CatchUp, Ledger, MemLedger, Namespace, OperateError, Overlap, Plan, Resume, Run, RunKind, Schedule, Scheduler,
     SchedulerError, StoreError,
 };
-use timertask_testkit::{Cluster, FakeClock};
+use timertask_testkit::{Call, Cluster, FakeClock, Fault, Faulty};
 
 fn at(text: &str) -> DateTime<Utc> {
     t(text).to_datetime()
@@ -139,7 +140,7 @@ fn purged_slots_earlier_generations_closed_plans_and_manual_runs() {
         },
         prev: None,
         kind: RunKind::Manual,
-        asked: Some(std::sync::Arc::new(ana())),
+        asked: Some(Arc::new(ana())),
         ..claim(&a, t("00:03:07"))
     };
     assert!(matches!(ledger.claim(&[manual]).unwrap().value[0], Claim::Granted(_)));
@@ -273,6 +274,35 @@ fn a_slot_without_a_record_and_one_with_two_starts_are_found() {
     for finding in found {
         assert!(finding.to_string().contains("under one fence, 7"), "{finding}");
     }
+}
+
+/// What happens between its calls does not make it find what isn't so.
+#[test]
+fn a_purge_and_an_edit_in_the_midst_of_it_are_no_findings() {
+    let clock = FakeClock::new();
+    let (ledger, log) = (ledger(&clock), Log::default());
+    let a = start(Scheduler::builder(recorder(&log)), &clock, &ledger);
+    a.reconcile([minutely("p")]).unwrap();
+    clock.advance(secs(305));
+    let audit = |f: fn(&MemLedger)| {
+        let (faulty, inner) = (Faulty::new(ledger.clone(), Arc::new(clock.clone())), ledger.clone());
+        // Between the plan's row and its history.
+        faulty.on(Call::Read).nth(1, Fault::before(move || f(&inner)));
+        let operator = Operator::new(faulty, Namespace::default());
+        operator.audit("p", &every_minute(), at("00:00:00"), at("00:05:00")).unwrap()
+    };
+    let purged = audit(|ledger| {
+        let keep = Retention { age: Some(secs(120)), count: None, keep_last: 0 };
+        assert!(ledger.purge(&key("p"), keep, 100).unwrap().value.deleted > 0);
+    });
+    assert_eq!((purged.findings.as_slice(), purged.tally()["purged"]), ([].as_slice(), 3));
+    let edited = audit(|ledger| {
+        let open = PlanOp::Open { fingerprint: timertask_core::Fingerprint::from_bits(7), replaces: None };
+        let _ = ledger.plan(&[(key("p"), open)]).unwrap();
+    });
+    // The new version began after them.
+    assert_eq!((edited.findings.as_slice(), edited.slots.as_slice()), ([].as_slice(), [].as_slice()));
+    assert_eq!(edited.earlier.len(), 2);
 }
 
 /// Whatever befalls the instances, the audit counts what an independent check of the whole store counts, and neither
