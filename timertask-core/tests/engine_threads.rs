@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use timertask_core::clock::{Clock, Signal};
-use timertask_core::{BoxError, CatchUp, CloseError, MemLedger, Overlap, Plan, Run, Scheduler, SystemClock};
+use timertask_core::{
+    Backoff, BoxError, CatchUp, CloseError, MemLedger, Overlap, Plan, RetryBudget, Run, Scheduler, SystemClock,
+};
 use timertask_testkit::{FakeClock, Fault, Faulty};
 
 /// More than any machine needs.
@@ -65,6 +67,44 @@ fn starts_runs_closes_and_leaves_no_thread() {
     assert!(report.is_clean(), "{report:?}");
     assert_eq!(threads().unwrap_or_default(), Vec::<String>::new());
     assert_eq!(scheduler.stats().started, scheduler.stats().succeeded);
+}
+
+/// Runs come back for thousands of tries, and nothing else wakes the workers: a wake-up that is lost would leave one waiting
+/// for good.
+#[test]
+fn runs_that_come_back_always_find_a_worker_that_wakes() {
+    let _turn = turn();
+    for shared in [false, true] {
+        let (tx, rx) = sender();
+        let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (i, m) = (Arc::clone(&inside), Arc::clone(&most));
+        let job = move |run: &Run| -> Result<(), BoxError> {
+            m.fetch_max(i.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            std::thread::yield_now();
+            i.fetch_sub(1, Ordering::SeqCst);
+            if run.tries() == 300 { Ok(()) } else { Err("not yet".into()) }
+        };
+        let builder = Scheduler::builder(job).concurrency(3).on_record(move |record| drop(tx.send(told(record))));
+        let builder = if shared { builder.ledger(MemLedger::new()) } else { builder };
+        let scheduler = builder.start().unwrap();
+        let at = SystemClock.now().trigger().as_secs() + 2;
+        let spec = format!("@at {}", timertask_core::Trigger::from_secs(at).to_datetime().to_rfc3339());
+        let plans = (0..20_u64).map(|n| {
+            let micros = Duration::from_micros;
+            let backoff = Backoff::Exponential { first: micros(20 * n), max: micros(100 * n) };
+            let budget = RetryBudget { attempts: 300, timeout: PATIENCE, backoff, ..RetryBudget::default() };
+            Plan::new(format!("p{n}"), spec.clone()).retry(budget)
+        });
+        scheduler.reconcile(plans).unwrap().all_taken().unwrap();
+        for n in 0..20 {
+            let record =
+                rx.recv_timeout(PATIENCE).unwrap_or_else(|e| panic!("{n} of 20: {e}; {:?}", scheduler.stats()));
+            assert!(record.ends_with("succeeded"), "{record}");
+        }
+        assert_eq!(scheduler.stats().failed_tries, 20 * 299);
+        assert!(most.load(Ordering::SeqCst) <= 3);
+        assert!(scheduler.close(PATIENCE).unwrap().is_clean());
+    }
 }
 
 #[test]

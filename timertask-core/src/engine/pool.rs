@@ -196,9 +196,15 @@ impl Pool {
             self.pass_watch();
             return next;
         }
-        // One whose back-off is over and that has no permit waits for that, not for a time.
-        let until = self.retries.soonest().filter(|at| watches && *at > clock.monotonic());
+        // One whose back-off is over and that finds no permit waits for that, not for a time. Time has gone on since the look
+        // above, so that it is the permit which tells.
+        let until = self.retries.soonest().filter(|at| watches && (self.has_permit() || *at > clock.monotonic()));
         Next::Wait(until)
+    }
+
+    /// Whether a run that comes back finds a permit.
+    fn has_permit(&self) -> bool {
+        self.exclusive || self.busy() < self.signals.len()
     }
 
     fn leave_watch(&self, number: usize) {
