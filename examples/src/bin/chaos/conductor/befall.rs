@@ -5,22 +5,29 @@ use std::time::Duration;
 use timertask::Timestamp;
 use timertask::key::Fence;
 use timertask::seam::{Applied, PlanOp};
+use timertask_examples::process::{Signal, limit_files, signal};
 
 use super::{Conductor, now};
 use crate::Result;
 use crate::faults::Fault;
 use crate::store::{Outage, Store, nap};
-use timertask_examples::process::{Signal, limit_files, signal};
 
 /// What is undone at its time.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Undo {
+    /// The process was killed.
     Start(usize),
+    /// It was frozen.
     Thaw(usize),
+    /// Its clock was set wrong.
     Skew(usize),
+    /// The store was away.
     Restore(Outage),
+    /// The disk was full.
     Room,
+    /// The host's clock was so many microseconds ahead.
     Return(i64),
+    /// The plan `paused` was paused: since when, and under which fence.
     Resume(Timestamp, Fence),
 }
 
@@ -98,8 +105,8 @@ impl Conductor<'_> {
                 self.table.switched = !self.table.switched;
                 self.publish()?;
             }
-            Fault::Pause if !self.troubled => self.pause()?,
-            // A store has one trouble at a time.
+            Fault::Pause if !self.troubled && !self.paused => self.pause()?,
+            // A store has one trouble at a time, and a plan one pause.
             Fault::Outage | Fault::Full | Fault::Pause => {}
         }
         Ok(())
