@@ -20,3 +20,6 @@ pub mod guide {}
 
 #[doc = include_str!("../docs/guarantees.md")]
 pub mod guarantees {}
+
+#[doc = include_str!("../docs/policies.md")]
+pub mod policies {}
