@@ -8,7 +8,6 @@ use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult, TlsCertificates,
 };
 use rustls::crypto::{CryptoProvider, ring};
-
 use timertask_core::seam::StoreErrorKind;
 
 use crate::options::Options;

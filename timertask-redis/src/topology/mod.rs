@@ -124,3 +124,29 @@ pub(crate) type Host = (String, u16);
 fn together(hosts: &[Host]) -> String {
     hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect::<Vec<_>>().join(",")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a URL needs that this build has not is named.
+    #[test]
+    fn a_feature_that_is_off_is_named() {
+        for (url, feature, is_on) in [
+            ("redis+sentinel://:sesame@127.0.0.1:1/main", "sentinel", cfg!(feature = "sentinel")),
+            ("redis+cluster://:sesame@127.0.0.1:1", "cluster", cfg!(feature = "cluster")),
+            ("rediss://:sesame@127.0.0.1:1", "tls", cfg!(feature = "tls")),
+        ] {
+            let (doing, fault) = Topology::connect(url, &Options::default()).err().unwrap();
+            let error = fault.into_store_error(&doing);
+            let (kind, told) = (error.kind(), error.to_string());
+            if is_on {
+                assert_eq!(kind, StoreErrorKind::Unreachable, "{told}");
+            } else {
+                assert_eq!(kind, StoreErrorKind::Misconfigured, "{told}");
+                assert!(told.contains(&format!("feature '{feature}'")), "{told}");
+            }
+            assert!(!told.contains("sesame"), "{told}");
+        }
+    }
+}

@@ -4,6 +4,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[cfg(any(feature = "sentinel", feature = "cluster"))]
+mod failover;
 mod fault_49;
 mod healthy;
 mod network;
