@@ -95,6 +95,13 @@ impl Fault {
         Some((cause.code()?, cause.detail().unwrap_or("")))
     }
 
+    /// Whether a node of a cluster could not decide because the slot is just on its way to another, or may be.
+    pub(crate) fn is_of_a_moving_slot(&self) -> bool {
+        self.cause
+            .as_ref()
+            .is_some_and(|cause| matches!(cause.code(), Some("ASK" | "TRYAGAIN")) || has_moved_away(cause))
+    }
+
     /// It may have been carried out all the same.
     pub(crate) fn unknown_outcome(mut self) -> Self {
         self.unknown = true;

@@ -80,8 +80,9 @@ impl Redis {
         call
     }
 
-    /// A page of the sweep. On a cluster one comes before it is full where it has taken long, and copies of the namespace's
-    /// row are renewed on the way.
+    /// A page of the sweep. On a cluster one comes before it is full where it has taken long, copies of the namespace's row
+    /// are renewed on the way, and a bucket that is just moving is left to the next sweep: a slot that moves for long holds
+    /// up no other.
     pub(crate) fn lapsed(
         &self,
         namespace: &Namespace,
@@ -92,11 +93,12 @@ impl Redis {
         let limit = page_of(limit);
         let started = SystemClock.monotonic();
         let from = after.map_or(Ok(Place::start_of(0)), Place::read)?;
-        let mut newest = match self.scope() {
-            Scope::Server => None,
-            Scope::Tag => Some(self.newest(&whole(namespace), None)?),
-        };
         let mut answer = Answer { now: Timestamp::EPOCH, value: Page::default() };
+        let mut newest = None;
+        if self.scope() == Scope::Tag {
+            let read = self.newest(&whole(namespace), None)?;
+            (answer.now, newest) = (read.now, Some(read.value));
+        }
         for span in self.spans(from.bucket) {
             let first = span.start;
             let found = answer.value.slots.len();
@@ -111,7 +113,10 @@ impl Redis {
             call.number(micros(max_skew)).number(first).arg(place.phase).arg(place.score).arg(place.name);
             call.number(limit - found);
             let read = |reply: &mut Reply| Ok((reply.number()?, lapsed(namespace, reply, &mut answer.value)?));
-            let read = self.answer(Kind::Reads, Repeat::Harmless, 1, &READ, Ok(call), read)?;
+            let read = match self.answer(Kind::Reads, Repeat::Harmless, 1, &READ, Ok(call), read) {
+                Err(fault) if fault.is_of_a_moving_slot() => continue,
+                read => read?,
+            };
             answer.now = read.now;
             let (version, more): (i64, _) = read.value;
             if let Some(newest) = newest.as_mut().filter(|newest| newest.version != version) {
@@ -149,7 +154,7 @@ impl Redis {
     /// Brings the row of a namespace into each bucket's copy, on a cluster.
     pub(crate) fn spread(&self, namespace: &Namespace) -> Result<(), Fault> {
         let started = SystemClock.monotonic();
-        let mut newest = self.newest(&whole(namespace), None)?;
+        let mut newest = self.newest(&whole(namespace), None)?.value;
         for bucket in 0..BUCKETS {
             self.in_time(started)?;
             self.mend(namespace, bucket, &mut newest)?;
@@ -159,20 +164,20 @@ impl Redis {
 
     /// Brings the newest row into a bucket's copy; where that is newer still, into the row itself.
     fn mend(&self, namespace: &Namespace, bucket: usize, newest: &mut Copied) -> Result<(), Fault> {
-        let there = self.newest(&bucket_at(namespace, bucket), Some(newest))?;
+        let there = self.newest(&bucket_at(namespace, bucket), Some(newest))?.value;
         if there.version > newest.version {
-            *newest = self.newest(&whole(namespace), Some(&there))?;
+            *newest = self.newest(&whole(namespace), Some(&there))?.value;
         }
         Ok(())
     }
 
     /// The newer of what stands at `key` and what is `given`; it stands there then.
-    fn newest(&self, key: &str, given: Option<&Copied>) -> Result<Copied, Fault> {
+    fn newest(&self, key: &str, given: Option<&Copied>) -> Result<Answer<Copied>, Fault> {
         let mut call = Call::new(self.scope());
         call.fixed_key(key.to_owned());
         call.number(given.map_or(0, |given| given.version)).arg(given.map_or("", |given| given.row.as_str()));
         let read = |reply: &mut Reply| Ok(Copied { version: reply.number()?, row: reply.text()? });
-        Ok(self.answer(Kind::Ends, Repeat::Harmless, 1, &COPY, Ok(call), read)?.value)
+        self.answer(Kind::Ends, Repeat::Harmless, 1, &COPY, Ok(call), read)
     }
 }
 

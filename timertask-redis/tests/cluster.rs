@@ -336,9 +336,8 @@ fn while_a_slot_moves_nothing_is_started_twice_and_all_goes_on_after_it() {
             }
             let query =
                 Query::Lapsed { namespace: Namespace::default(), max_skew: Duration::ZERO, after: None, limit: 100 };
-            if let Err(error) = store.read(&query) {
-                assert_eq!(error.kind(), StoreErrorKind::Busy, "{when}: {error} {error:?}");
-            }
+            let swept = store.read(&query);
+            assert!(swept.is_ok(), "{when}: a slot that moves holds up no sweep: {swept:?}");
         }
     };
     let migration = Move::begin(&nodes, &bucket(&plan));

@@ -86,7 +86,7 @@ impl Cluster {
                 Some(("ASK", detail)) if asked.call.names_all_keys() => to(detail).map(|host| (host, Asking::Yes)),
                 _ => None,
             };
-            if !matches!(fault.answered(), Some(("ASK" | "TRYAGAIN", _))) && may_have_moved(&fault) {
+            if !fault.is_of_a_moving_slot() && may_have_moved(&fault) {
                 self.map().is_stale = true;
             }
             match next {

@@ -31,7 +31,6 @@ fn go_through(connect: impl Fn() -> Redis, fail_over: impl FnOnce()) {
     assert_eq!(a.stats().orphaned + b.stats().orphaned, 0);
 }
 
-#[cfg(feature = "sentinel")]
 #[test]
 fn a_run_goes_on_through_a_promotion() {
     let watched = Watched::start();
@@ -44,7 +43,6 @@ fn a_run_goes_on_through_a_promotion() {
     assert_eq!(info(&watched.replica, "role").unwrap(), "master");
 }
 
-#[cfg(feature = "cluster")]
 #[test]
 fn a_run_goes_on_through_the_failover_of_a_clusters_master() {
     let nodes = Nodes::with_replicas(1, &[]);

@@ -4,7 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-#[cfg(any(feature = "sentinel", feature = "cluster"))]
+#[cfg(all(feature = "sentinel", feature = "cluster"))]
 mod failover;
 mod fault_49;
 mod healthy;
