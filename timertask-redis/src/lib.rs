@@ -35,11 +35,11 @@
 //!
 #![doc = include_str!("../docs/promises.md")]
 //!
+#![doc = include_str!("../docs/failures.md")]
+//!
 #![doc = include_str!("../docs/several.md")]
 //!
 #![doc = include_str!("../docs/access.md")]
-//!
-#![doc = include_str!("../docs/failures.md")]
 //!
 #![doc = include_str!("../docs/layout.md")]
 
