@@ -21,7 +21,7 @@ use crate::reconcile::DropGuard;
 use crate::record::RunRecord;
 use crate::schedule::{Calendar, Dialect, Dst, SpecLimits};
 use crate::scheduler::Scheduler;
-use crate::seam::{Durability, Ledger, Mutex, Overlap, Retention, StoreError, StoreErrorKind};
+use crate::seam::{Board, Durability, Ledger, Mutex, Overlap, Retention, Store, StoreError, StoreErrorKind};
 
 /// Collects what a scheduler is made of. Nothing is checked before [`start`](Self::start).
 ///
@@ -43,6 +43,7 @@ pub struct Builder {
     job: Arc<dyn Job>,
     clock: Arc<dyn Clock>,
     ledger: Option<Arc<dyn Ledger>>,
+    board: Option<Arc<dyn Board>>,
     mutex: Option<Arc<dyn Mutex>>,
     observer: Option<Arc<dyn Observer>>,
     on_record: Option<OnRecord>,
@@ -77,6 +78,7 @@ impl Builder {
             job,
             clock: Arc::new(SystemClock),
             ledger: None,
+            board: None,
             mutex: None,
             observer: None,
             on_record: None,
@@ -223,15 +225,21 @@ impl Builder {
         self
     }
 
-    /// The ledger that instances share.
+    /// The ledger that instances share, where there is no notice board beside it. Requests of operators in other processes
+    /// are not found then, and a backfill ends with the instance that was asked for it.
     pub fn ledger(mut self, ledger: impl Ledger + 'static) -> Self {
         self.ledger = Some(Arc::new(ledger));
+        self.board = None;
         self
     }
 
-    /// The store that instances share; another word for [`ledger`](Self::ledger).
-    pub fn store(self, store: impl Ledger + 'static) -> Self {
-        self.ledger(store)
+    /// The store that instances share: its ledger, and its notice board for the requests of
+    /// [operators](crate::Operator).
+    pub fn store(mut self, store: impl Store + 'static) -> Self {
+        let store = Arc::new(store);
+        self.ledger = Some(Arc::clone(&store) as Arc<dyn Ledger>);
+        self.board = Some(store);
+        self
     }
 
     /// Hears all events.
@@ -349,7 +357,7 @@ impl Builder {
             exclusive,
         };
         let reports = Reports::new(self.observer, self.on_record, self.run_capacity);
-        let shared = Arc::new(Shared::new(self.clock, ledger, self.mutex, self.job, config, reports));
+        let shared = Arc::new(Shared::new(self.clock, ledger, self.board, self.mutex, self.job, config, reports));
         let rooms = Rooms::start(&shared).map_err(StartError::Thread)?;
         Ok(Scheduler::new(shared, rooms))
     }

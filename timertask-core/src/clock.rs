@@ -134,6 +134,11 @@ impl Signal {
         Self::default()
     }
 
+    /// Whether both are the same flag.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Sets the flag and wakes a waiter. Cheap where it is set already, and where nobody waits.
     pub fn notify(&self) {
         // Always a write, also where the flag is set: what the caller did before becomes visible to the taker.

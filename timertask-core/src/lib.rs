@@ -39,7 +39,7 @@ pub use job::{BoxError, Job, Jobs, Permanent, PlanSource};
 pub use key::{Fence, Fingerprint, IdError, InstanceId, Namespace, PlanId, RequestId, SlotKey};
 pub use memory::{LocalMutex, MemLedger};
 pub use observer::{Event, Observer};
-pub use operate::{OperateError, Operator, Resume, Scope};
+pub use operate::{Backfill, OperateError, Operator, Resume, RunNow, Scope};
 pub use plan::{CatchUp, OnOrphan, Pace, Plan};
 pub use reconcile::{DropGuard, PlanChange, PlanError, PlanFailure, PlansFailed, ReconcileReport, UnknownJob};
 pub use record::{FailedTry, RunOutcome, RunRecord, StillRunning};
@@ -50,7 +50,7 @@ pub use schedule::{
 };
 pub use scheduler::{CloseReport, PlanStatus, PlanView, Scheduler};
 pub use seam::{
-    Asked, Board, Ending, Ledger, Mutex, NotStarted, Overlap, Retention, RunKind, StoreError, StoreErrorKind,
+    Asked, Board, Ending, Ledger, Mutex, NotStarted, Overlap, Retention, RunKind, Store, StoreError, StoreErrorKind,
 };
 pub use time::{Timestamp, Trigger};
 

@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::clock::{Signal, Until, Wake};
-use crate::engine::{Installed, Shared};
+use crate::engine::{Installed, Order, Shared};
 use crate::key::{Fence, InstanceId, Nonce, SlotKey};
 use crate::record::FailedTry;
 use crate::seam::{Asked, Cancel, Grant, Lease, RunKind};
@@ -287,6 +287,8 @@ pub(crate) struct RunCell {
     trust: std::sync::Mutex<Trust>,
     /// The lock it runs under, where a mutex is all that instances share.
     lease: OnceLock<Lease>,
+    /// Who waits for its entry.
+    pub(crate) order: Option<Arc<Order>>,
     cancel: OnceLock<Arc<Cancel>>,
     channel: std::sync::Mutex<Option<Token>>,
     signal: Signal,
@@ -305,6 +307,7 @@ pub(crate) struct NewRun {
     pub(crate) window_from: Trigger,
     pub(crate) term_end: Option<Duration>,
     pub(crate) trust: Trust,
+    pub(crate) order: Option<Arc<Order>>,
 }
 
 /// The channel of [`Run::cancelled`]; closed by dropping its sender.
@@ -336,6 +339,7 @@ impl RunCell {
             stop: AtomicU8::new(0),
             trust: std::sync::Mutex::new(new.trust),
             lease: OnceLock::new(),
+            order: new.order,
             cancel: OnceLock::new(),
             channel: std::sync::Mutex::default(),
             signal: Signal::new(),

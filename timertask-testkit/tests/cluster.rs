@@ -149,7 +149,7 @@ fn asked_for(seed: u64) -> (Vec<String>, Trace) {
     };
     let open = move |clock| Asked { ledger: MemLedger::with_clock(clock).keeping(usize::MAX), asked: Arc::clone(&log) };
     let mut cluster =
-        Cluster::builder().instances(3).seed(seed).concurrency(3).plans(plans(0)).job(job).store(open).build();
+        Cluster::builder().instances(3).seed(seed).concurrency(3).plans(plans(0)).job(job).ledger(open).build();
     for edit in 1..4 {
         cluster.advance(minutes(3));
         cluster.reconcile(plans(edit));

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use super::candidate::{Candidate, Origin, has_own_permit};
 use super::claimer::{ASK_AGAIN, Claimer};
+use super::order::Reply;
+use super::orders::{decline, is_wanted};
 use super::shared::{RENEW_EVERY, ScribeMail, matched};
 use crate::key::{Fence, Nonce, SlotKey};
 use crate::record::RunOutcome;
@@ -32,10 +34,21 @@ impl Claimer {
             Claim::Granted(grant) if grant.fence == Fence::NONE || grant.attempt == 0 => {
                 let error = StoreError::new(StoreErrorKind::Internal, "a grant without a fence");
                 self.shared.note_fault("claim", &error);
-                self.fault(vec![candidate], true);
+                self.fault(vec![candidate], &error.unknown_outcome());
                 return None;
             }
-            Claim::Granted(grant) => return Some(self.granted(candidate, slot, grant, trust)),
+            Claim::Granted(grant) => {
+                let cell = self.granted(candidate, slot, grant, trust);
+                if is_wanted(cell.order.as_ref(), &cell) {
+                    return Some(cell);
+                }
+                decline(&self.shared, cell);
+                return None;
+            }
+            claim if candidate.order().is_some() => {
+                self.answer_order(candidate, claim);
+                return None;
+            }
             Claim::Held | Claim::Ended(_) => {
                 self.record(&candidate, RunOutcome::Yielded, now);
             }
@@ -76,6 +89,25 @@ impl Claimer {
         }
         self.go_on(candidate, then);
         None
+    }
+
+    /// An operator is told; nothing is kept.
+    fn answer_order(&mut self, mut candidate: Candidate, claim: Claim) {
+        let Some(order) = candidate.order().cloned() else { return };
+        order.reply(match claim {
+            Claim::Ended(ending) => Reply::Ended(ending),
+            Claim::Refused(Refusal::Released) => {
+                candidate.nonce = Nonce::random(&*self.shared.clock);
+                return self.orders.push(candidate);
+            }
+            Claim::Refused(refusal) => {
+                if refusal == Refusal::Unknown {
+                    self.shared.scribe.send(ScribeMail::Unknown(Arc::clone(&candidate.plan)));
+                }
+                Reply::Refused(refusal)
+            }
+            Claim::Held | Claim::Granted(_) => Reply::Held,
+        });
     }
 
     /// The newest slot waits; an older one that waited is superseded.
@@ -133,10 +165,19 @@ impl Claimer {
             self.catch_up.started(self.shared.clock.monotonic());
             self.shared.catching_up.fetch_add(1, Ordering::AcqRel);
         }
-        if let Origin::Walk = origin {
-            self.shared.missed(&plan, 1, None);
-            self.shared.scribe.send(ScribeMail::CaughtUp(Arc::clone(&plan), Duration::ZERO));
-        }
+        let order = match origin {
+            Origin::Walk => {
+                self.shared.missed(&plan, 1, None);
+                self.shared.scribe.send(ScribeMail::CaughtUp(Arc::clone(&plan), Duration::ZERO));
+                None
+            }
+            Origin::Backfill(errand) => {
+                self.shared.scribe.send(ScribeMail::Backfilled(errand.number, Duration::ZERO));
+                None
+            }
+            Origin::Order(order) => Some(order),
+            Origin::Timer(..) | Origin::Sweep => None,
+        };
         // A backfill may reach back to what was before the plan's current version.
         let first = at > plan.effective_from() && from.is_none_or(|from| from <= plan.effective_from());
         let window_from = match (first, grant.window_from, from) {
@@ -146,7 +187,7 @@ impl Claimer {
         };
         let term_end = plan.policy.retry.map(|budget| trust.mono.saturating_add(budget.lock_ttl()));
         let due = plan.due_of(&slot);
-        let new = NewRun { plan, slot, nonce, grant, kind, asked, due, start_by, window_from, term_end, trust };
+        let new = NewRun { plan, slot, nonce, grant, kind, asked, due, start_by, window_from, term_end, trust, order };
         Arc::new(RunCell::new(new))
     }
 
@@ -182,8 +223,8 @@ impl Claimer {
                 forsaken.into_iter().for_each(|candidate| self.go_on(candidate, mono));
                 true
             }
-            Err(_) => {
-                self.fault(forsaken, true);
+            Err(error) => {
+                self.fault(forsaken, &error.unknown_outcome());
                 false
             }
         }

@@ -1,9 +1,11 @@
 //! A slot that this instance would run, on its way to an answer.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::batch::Line;
+use super::order::Order;
 use super::{Installed, Shared};
 use crate::key::{Nonce, RequestId, SlotKey};
 use crate::seam::{Asked, RunKind, SlotRow};
@@ -17,6 +19,17 @@ pub(crate) enum Origin {
     Walk,
     /// A sweep, which found it open.
     Sweep,
+    /// An operator, who waits for the reply.
+    Order(Arc<Order>),
+    /// A backfill, which waits for the answer.
+    Backfill(Arc<Errand>),
+}
+
+/// A backfill under way, as its candidates know it.
+pub(crate) struct Errand {
+    pub(crate) number: u64,
+    /// It was withdrawn: what is not claimed yet is dropped.
+    pub(crate) stopped: AtomicBool,
 }
 
 /// Whether runs of this kind have permits of their own, so that live slots go first.
@@ -105,6 +118,19 @@ impl Candidate {
         if self.request.is_some() { self.at.timestamp() } else { self.plan.due(self.at) }
     }
 
+    pub(super) fn order(&self) -> Option<&Arc<Order>> {
+        match &self.origin {
+            Origin::Order(order) => Some(order),
+            Origin::Timer(..) | Origin::Walk | Origin::Sweep | Origin::Backfill(_) => None,
+        }
+    }
+
+    /// Whether nobody wants it any more: its plan was removed or replaced, or its backfill withdrawn.
+    pub(super) fn is_gone(&self) -> bool {
+        let withdrawn = matches!(&self.origin, Origin::Backfill(errand) if errand.stopped.load(Ordering::Acquire));
+        withdrawn || self.plan.is_gone()
+    }
+
     pub(super) fn is_live(&self) -> bool {
         self.kind == RunKind::Scheduled
     }
@@ -116,7 +142,7 @@ impl Candidate {
 
     /// Whether it is still wanted: its plan is there, and nothing has come after what was decided.
     pub(super) fn is_wanted(&self, now: Timestamp) -> bool {
-        !self.plan.is_gone() && self.until.is_none_or(|until| now <= until)
+        !self.is_gone() && self.until.is_none_or(|until| now <= until)
     }
 
     /// Whether it may no longer start as a live slot, or a newer one has taken its place.
@@ -124,7 +150,7 @@ impl Candidate {
         let late = now > self.closes();
         let superseded = match &self.origin {
             Origin::Timer(line, number) => line.is_superseded(*number, self.plan.policy.at_once()),
-            Origin::Walk | Origin::Sweep => false,
+            Origin::Walk | Origin::Sweep | Origin::Order(_) | Origin::Backfill(_) => false,
         };
         self.is_live() && (late || superseded)
     }

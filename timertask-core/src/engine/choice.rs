@@ -10,15 +10,17 @@ use crate::seam::Overlap;
 use crate::time::{Timestamp, Trigger};
 
 impl Claimer {
-    /// The slots to claim now: live ones first, then at most one that catches up. So that neither what waits for its plan
+    /// The slots to claim now: what operators wait for, live ones, then at most one that catches up. So that neither what waits for its plan
     /// nor what catches up starves where live slots take all workers, every second call begins with one of the former, and
     /// one of the latter goes first once it has waited long.
     pub(super) fn choose(&mut self, now: Timestamp, mono: Duration, forsaken: &mut Vec<Candidate>) -> Vec<Candidate> {
         let permits = self.permits();
         let mut chosen: Vec<Candidate> = Vec::new();
+        forsaken.append(&mut self.orders.forsaken);
+        self.orders.take(&self.shared, &mut chosen);
         let running = self.shared.catching_up.load(Ordering::Acquire);
         let overdue = self.catch_up.is_overdue(running, mono);
-        if overdue && permits > 0 {
+        if overdue && chosen.len() < permits {
             chosen.extend(self.take_catch_up(running, now, mono, forsaken));
         }
         self.waiting_first = !self.waiting_first;

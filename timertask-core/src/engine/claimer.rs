@@ -8,6 +8,8 @@ use std::time::Duration;
 use super::batch::Line;
 use super::candidate::{Candidate, Origin, has_own_permit};
 use super::due::Due;
+use super::order::Reply;
+use super::orders::Orders;
 use super::pace::Paced;
 use super::reports::Reports;
 use super::shared::{LEASE, MARGIN, ScribeMail, matched};
@@ -19,7 +21,7 @@ use crate::clock::{Room, Signal, Turn, Until};
 use crate::key::{Fence, SlotKey};
 use crate::record::{RunOutcome, RunRecord};
 use crate::run::{RunCell, Trust, phase};
-use crate::seam::{Asked, ClaimRequest, Gate, RunKind};
+use crate::seam::{Asked, ClaimRequest, Gate, RunKind, StoreError};
 use crate::time::{Timestamp, Trigger};
 
 /// With any ledger a call holds no more than so many.
@@ -35,6 +37,8 @@ pub(crate) enum ClaimerMail {
     Due(Arc<Line>),
     /// A slot to claim that was found open, or missed.
     Found(Candidate),
+    /// A run that an operator waits for.
+    Ordered(Candidate),
     /// A run of this plan has ended here.
     Ended(Arc<Installed>),
 }
@@ -53,6 +57,7 @@ pub(crate) struct Claimer {
     pub(super) waiting_first: bool,
     /// Those that waited until a newer one came, and that the ledger has not been told of.
     pub(super) superseded: Vec<Candidate>,
+    pub(super) orders: Orders,
     pub(super) catch_up: Paced,
 }
 
@@ -66,6 +71,7 @@ impl Claimer {
             waiting: Shelf::default(),
             waiting_first: false,
             superseded: Vec::new(),
+            orders: Orders::default(),
             catch_up: Paced::new(shared.config.catch_up_pace),
             shared,
         }
@@ -165,10 +171,12 @@ impl Claimer {
         }
     }
 
-    /// A walk that waits for this candidate goes on at `then`.
+    /// A walk or backfill that waits for this candidate goes on at `then`.
     pub(super) fn go_on(&self, candidate: Candidate, then: Duration) {
-        if let Origin::Walk = candidate.origin {
-            self.shared.scribe.send(ScribeMail::CaughtUp(candidate.plan, then));
+        match candidate.origin {
+            Origin::Walk => self.shared.scribe.send(ScribeMail::CaughtUp(candidate.plan, then)),
+            Origin::Backfill(errand) => self.shared.scribe.send(ScribeMail::Backfilled(errand.number, then)),
+            Origin::Timer(..) | Origin::Sweep | Origin::Order(_) => {}
         }
     }
 
@@ -190,7 +198,10 @@ impl Claimer {
             prev: candidate.prev,
             kind: candidate.kind,
             asked: candidate.asked.clone(),
-            gate: Gate::Policy(candidate.plan.policy.overlap),
+            gate: match candidate.order() {
+                Some(order) if order.force => Gate::Force,
+                _ => Gate::Policy(candidate.plan.policy.overlap),
+            },
             attempts_allowed: candidate.plan.policy.on_orphan.attempts_allowed(),
             ttl,
             instance: self.shared.config.instance.clone(),
@@ -232,7 +243,7 @@ impl Claimer {
         let answer = self.shared.store("claim", |ledger| matched("claim", requests.len(), ledger.claim(&requests)?));
         match answer {
             Err(error) => {
-                self.fault(candidates, error.outcome_unknown());
+                self.fault(candidates, &error);
                 0
             }
             Ok(answer) => {
@@ -256,16 +267,20 @@ impl Claimer {
         self.faults = 0;
     }
 
-    /// A call has failed: its slots are asked for again with the same nonces, after a while. `unknown`: they may have been
-    /// granted.
-    pub(super) fn fault(&mut self, candidates: Vec<Candidate>, unknown: bool) {
+    /// A call has failed: its slots are asked for again with the same nonces, after a while. Operators are told.
+    pub(super) fn fault(&mut self, candidates: Vec<Candidate>, error: &StoreError) {
         self.faults = self.faults.saturating_add(1);
         let ceiling = BACK_OFF.min(Duration::from_millis(50) * (1 << self.faults.min(6)));
         // Half fixed, half at random, so that instances do not come back together.
         let jitter = self.shared.clock.entropy() % (ceiling.as_micros() as u64 / 2).max(1);
         self.hold = self.shared.clock.monotonic() + ceiling / 2 + Duration::from_micros(jitter);
         for mut candidate in candidates {
-            candidate.unknown |= unknown;
+            if candidate.order().is_some() {
+                // A lock lapses by itself.
+                self.orders.fault(candidate, error, self.shared.mutex.is_none());
+                continue;
+            }
+            candidate.unknown |= error.outcome_unknown();
             candidate.not_before = Duration::ZERO;
             self.keep(candidate);
         }
@@ -273,6 +288,9 @@ impl Claimer {
 
     /// Puts a candidate where it is asked for again.
     pub(super) fn keep(&mut self, candidate: Candidate) {
+        if candidate.order().is_some() {
+            return self.orders.push(candidate);
+        }
         let paced = has_own_permit(candidate.kind);
         let double = if paced { self.catch_up.put(candidate) } else { self.again.put(candidate) };
         if let Some(double) = double {
@@ -296,10 +314,14 @@ impl Claimer {
 
     /// Gives back what no worker has taken, and ends what waits for another try, once the scheduler closes. A worker may
     /// be doing the same.
-    fn leave(&self) {
+    fn leave(&mut self) {
+        self.orders.dismiss(|| Reply::Stopped);
         self.shared.end_waiting(|_| true);
         while let Some(cell) = self.shared.pool.take_back() {
             if cell.step(phase::CLAIMED, phase::GIVEN_BACK) {
+                if let Some(order) = &cell.order {
+                    order.reply(Reply::Stopped);
+                }
                 self.shared.scribe.send(ScribeMail::Finished(Finished { cell, what: Finish::GivenBack }));
             }
         }
@@ -310,6 +332,7 @@ impl Claimer {
             match mail {
                 ClaimerMail::Due(line) => self.due.take_in(&line),
                 ClaimerMail::Found(candidate) => self.keep(candidate),
+                ClaimerMail::Ordered(candidate) => self.orders.push(candidate),
                 ClaimerMail::Ended(plan) => {
                     self.waiting.hurry(plan.seq);
                     self.catch_up.hurry(plan.seq);
@@ -328,6 +351,16 @@ impl Claimer {
 
     /// When there is something to do again, without a signal.
     fn next_turn(&mut self, now: Timestamp, mono: Duration) -> Option<Until> {
+        let orders = self.orders.soonest().map(Until::Monotonic);
+        let forsaken = (!self.orders.forsaken.is_empty()).then_some(Until::Monotonic(self.hold));
+        let slots = self.next_slots(now, mono);
+        [orders, forsaken, slots].into_iter().flatten().min_by_key(|until| match until {
+            Until::Monotonic(at) => at.saturating_sub(mono),
+            Until::Wall(at) => at.since(now),
+        })
+    }
+
+    fn next_slots(&mut self, now: Timestamp, mono: Duration) -> Option<Until> {
         if self.permits() == 0 {
             // A worker that gets free wakes us. Until then slots are only dropped as their windows close.
             let closes = if self.next_is_live(now) { self.due.closes() } else { None };
@@ -355,12 +388,14 @@ impl Room for Claimer {
 
     fn turn(&mut self, now: Timestamp) -> Turn {
         if self.shared.is_closing() {
+            self.read_mail();
             self.leave();
             return Turn::Done;
         }
         self.read_mail();
         let mono = self.shared.clock.monotonic();
         if self.shared.is_skewed() {
+            self.orders.dismiss(|| Reply::Skewed);
             // The scribe measures each second; it wakes us when the clocks agree.
             return Turn::Wait(None);
         }
@@ -380,6 +415,8 @@ impl Room for Claimer {
         }
         self.note_depth();
         let (now, mono) = (self.shared.clock.now(), self.shared.clock.monotonic());
+        self.orders.expire(mono);
+        self.shared.pool.orders_wait(self.orders.len());
         Turn::Wait(self.next_turn(now, mono))
     }
 }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::candidate::Candidate;
 use super::claimer::Claimer;
+use super::order::Reply;
 use super::shared::{Shared, matched};
 use crate::run::Trust;
-use crate::seam::{Applied, Cover, Held, Lease, Mutex, NotStarted, PlanOp};
+use crate::seam::{Applied, Cover, Held, Lease, Mutex, NotStarted, PlanOp, RunKind};
 
 impl Claimer {
     /// Takes the slot's lock, then claims it. The lock is left to lapse after a run, so that nobody else can take the
@@ -20,12 +21,19 @@ impl Claimer {
         let lease = match shared.contained("try_lock", || mutex.try_lock(&request.key, request.nonce, ttl)) {
             Ok(Some(lease)) => lease,
             Ok(None) => {
-                yielded(&shared, &candidate);
+                if let Some(order) = candidate.order() {
+                    order.reply(Reply::Held);
+                    return false;
+                }
+                // What operators ask for leaves the cursor alone.
+                if !matches!(candidate.kind, RunKind::Manual | RunKind::Backfill) {
+                    yielded(&shared, &candidate);
+                }
                 self.yielded(candidate);
                 return false;
             }
             Err(error) => {
-                self.fault(vec![candidate], error.outcome_unknown());
+                self.fault(vec![candidate], &error);
                 return false;
             }
         };
@@ -42,7 +50,7 @@ impl Claimer {
                 None => None,
             },
             Err(error) => {
-                self.fault(vec![candidate], error.outcome_unknown());
+                self.fault(vec![candidate], &error);
                 None
             }
         };

@@ -24,6 +24,10 @@ pub(crate) struct Pool {
     exclusive: bool,
     /// Runs claimed and not yet taken by a worker.
     work: Mailbox<Arc<RunCell>>,
+    /// Those of them that operators wait for: before the others.
+    urgent: Mailbox<Arc<RunCell>>,
+    /// How many operators wait for a worker.
+    orders: AtomicUsize,
     queued: AtomicUsize,
     /// Permits taken: by runs that a worker has or is about to get, and by slots that are being asked for.
     busy: AtomicUsize,
@@ -52,6 +56,8 @@ impl Pool {
         Self {
             exclusive,
             work: Mailbox::new(),
+            urgent: Mailbox::new(),
+            orders: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
             busy: AtomicUsize::new(0),
             signals: (0..workers).map(|_| Signal::new()).collect(),
@@ -94,6 +100,21 @@ impl Pool {
         self.signals.len().saturating_sub(taken)
     }
 
+    /// How many runs that operators wait for may be asked for. Where runs queue in this process anyway, they go to the front
+    /// of the queue.
+    pub(crate) fn room_for_orders(&self, mono: Duration) -> usize {
+        let workers = self.signals.len();
+        if self.exclusive && self.queued() > 0 {
+            return workers;
+        }
+        workers.saturating_sub(self.busy() + self.retries.ready(mono))
+    }
+
+    /// So many operators wait for a worker.
+    pub(crate) fn orders_wait(&self, n: usize) {
+        self.orders.store(n, Ordering::Release);
+    }
+
     /// Takes up to `n` permits for slots that are about to be asked for; how many.
     pub(crate) fn reserve(&self, n: usize, mono: Duration) -> usize {
         if self.exclusive {
@@ -117,7 +138,7 @@ impl Pool {
     /// A worker is done with a run, or for now.
     pub(crate) fn release(&self) {
         self.busy.fetch_sub(1, Ordering::AcqRel);
-        if !self.exclusive {
+        if !self.exclusive || self.orders.load(Ordering::Acquire) > 0 {
             self.claimer.notify();
         }
     }
@@ -127,14 +148,14 @@ impl Pool {
         let n = cells.len();
         self.queued.fetch_add(n, Ordering::AcqRel);
         for cell in cells {
-            self.work.send(cell);
+            if cell.order.is_some() { self.urgent.send(cell) } else { self.work.send(cell) }
         }
         self.wake(n);
     }
 
     /// Takes back a run that no worker has taken, with its permit.
     pub(crate) fn take_back(&self) -> Option<Arc<RunCell>> {
-        let cell = self.work.try_recv()?;
+        let cell = self.first()?;
         self.queued.fetch_sub(1, Ordering::AcqRel);
         self.busy.fetch_sub(1, Ordering::AcqRel);
         Some(cell)
@@ -229,13 +250,17 @@ impl Pool {
             self.tell_watcher();
             return Some(Next::Retry(cell));
         }
-        let cell = self.work.try_recv()?;
+        let cell = self.first()?;
         let queued = self.queued.fetch_sub(1, Ordering::AcqRel) - 1;
         if self.exclusive && queued == RUN_AHEAD {
             // The claimer, which waited for this, may run ahead once more.
             self.claimer.notify();
         }
         Some(Next::Start(cell))
+    }
+
+    fn first(&self) -> Option<Arc<RunCell>> {
+        self.urgent.try_recv().or_else(|| self.work.try_recv())
     }
 
     /// A run whose back-off is over, with a permit.

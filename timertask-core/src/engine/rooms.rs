@@ -34,7 +34,8 @@ impl Rooms {
         let started = Self::default();
         for room in rooms {
             let feeds_scribe = room.name() != SCRIBE;
-            let room = Counted { room, shared: Arc::clone(shared), feeds_scribe };
+            let works = room.name().starts_with(WORKER);
+            let room = Counted { room, shared: Arc::clone(shared), feeds_scribe, works };
             if let Err(error) = started.launch(shared, room) {
                 shared.go_to(super::Phase::Leaving);
                 return Err(error);
@@ -46,7 +47,7 @@ impl Rooms {
     /// Starts one more room, which feeds nobody.
     pub(crate) fn add(&self, shared: &Arc<Shared>, room: Box<dyn Room>) -> std::io::Result<()> {
         shared.rooms_left.fetch_add(1, Ordering::AcqRel);
-        self.launch(shared, Counted { room, shared: Arc::clone(shared), feeds_scribe: false })
+        self.launch(shared, Counted { room, shared: Arc::clone(shared), feeds_scribe: false, works: false })
     }
 
     fn launch(&self, shared: &Arc<Shared>, mut room: Counted) -> std::io::Result<()> {
@@ -93,10 +94,14 @@ impl Rooms {
 
 /// The name of the scribe's room.
 pub(crate) const SCRIBE: &str = "timertask-scribe";
+/// What the names of the workers' rooms begin with.
+pub(crate) const WORKER: &str = "timertask-worker-";
 
 thread_local! {
     /// The scheduler whose room has its turn on this thread, by address.
     static INSIDE: Cell<usize> = const { Cell::new(0) };
+    /// Whether that room is a worker.
+    static IN_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether the calling thread is inside a job of `shared`, or inside other code of the user's that a room called.
@@ -104,11 +109,17 @@ pub(crate) fn is_inside(shared: &Arc<Shared>) -> bool {
     INSIDE.get() == Arc::as_ptr(shared).addr()
 }
 
+/// Whether the calling thread is inside a job of `shared`, which may wait; no other room's callback may.
+pub(crate) fn is_inside_job(shared: &Arc<Shared>) -> bool {
+    is_inside(shared) && IN_WORKER.get()
+}
+
 /// A room that says when it has ended, however it ends, and whose panic becomes a state.
 struct Counted {
     room: Box<dyn Room>,
     shared: Arc<Shared>,
     feeds_scribe: bool,
+    works: bool,
 }
 
 impl Room for Counted {
@@ -122,8 +133,10 @@ impl Room for Counted {
 
     fn turn(&mut self, now: Timestamp) -> Turn {
         let before = INSIDE.replace(Arc::as_ptr(&self.shared).addr());
+        let worked = IN_WORKER.replace(self.works);
         let turn = catch_unwind(AssertUnwindSafe(|| self.room.turn(now)));
         INSIDE.set(before);
+        IN_WORKER.set(worked);
         match turn {
             Ok(turn) => turn,
             Err(panic) => {

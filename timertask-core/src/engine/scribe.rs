@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::backfill::Backfills;
 use super::candidate::has_own_permit;
 use super::claimer::ClaimerMail;
 use super::lapses::Lapses;
 use super::outbox::{GenerationOp, Outbox};
 use super::reports::Reports;
+use super::requests::Requests;
 use super::retention::Keeping;
 use super::rooms::SCRIBE;
 use super::shared::{LEASE, MARGIN, Phase, RENEW_EVERY, ScribeMail, Shared, matched};
@@ -43,6 +45,8 @@ pub(crate) struct Scribe {
     walks: Walks,
     keeping: Keeping,
     lapses: Lapses,
+    backfills: Backfills,
+    requests: Requests,
 }
 
 impl Scribe {
@@ -60,6 +64,8 @@ impl Scribe {
             walks: Walks::default(),
             keeping: Keeping::default(),
             lapses: Lapses::default(),
+            backfills: Backfills::default(),
+            requests: Requests::new(mono + RENEW_EVERY / 2 + jitter),
             shared,
         }
     }
@@ -73,6 +79,14 @@ impl Scribe {
                     plan.walk_read();
                     self.walks.want(plan);
                 }
+                ScribeMail::Backfill(notice) => {
+                    if let Some(plan) = self.shared.registry().get(&notice.plan) {
+                        self.backfills.take_up(notice, plan, false);
+                    }
+                }
+                ScribeMail::Withdrawn(plan, id) => self.backfills.withdraw(&plan, &id),
+                ScribeMail::LookAtBoard => self.requests.hurry(),
+                ScribeMail::Backfilled(number, then) => self.backfills.answered(number, then),
                 ScribeMail::CaughtUp(plan, then) => self.walks.caught_up(&plan, then),
                 ScribeMail::Survey(key, upto) => self.survey(key, upto),
                 ScribeMail::Unknown(plan) => {
@@ -321,6 +335,8 @@ impl Scribe {
             self.outbox.due(),
             if closing { None } else { self.walks.due() },
             if closing { None } else { self.lapses.due() },
+            if closing { None } else { self.requests.due(&self.shared) },
+            if closing { None } else { self.backfills.due() },
             if closing { None } else { Some(self.sweep.due(&self.shared)) },
             if closing || !self.ends.is_empty() { None } else { self.keeping.due() },
         ];
@@ -411,6 +427,8 @@ impl Room for Scribe {
             self.sweep.turn(&self.shared, mono, &mut lists);
             self.lapses.turn(&self.shared, mono, &mut self.walks);
             self.walks.turn(&self.shared, mono, &mut self.lapses);
+            self.requests.turn(&self.shared, mono, &mut self.backfills);
+            self.backfills.turn(&self.shared, mono);
             if self.ends.is_empty() {
                 self.keeping.turn(&self.shared, mono);
             }

@@ -16,16 +16,18 @@ use super::{Installed, Registry};
 use crate::budget::RetryBudget;
 use crate::clock::{Clock, Signal};
 use crate::engine::claimer::ClaimerMail;
+use crate::engine::limit::Bucket;
 use crate::engine::timer::{GroupKey, TimerMail};
 use crate::engine::worker::Finished;
 use crate::job::Job;
-use crate::key::{InstanceId, Namespace, PlanId, PlanKey, SlotKey};
+use crate::key::{InstanceId, Namespace, PlanId, PlanKey, RequestId, SlotKey};
 use crate::observer::Event;
+use crate::operate::notice::Notice;
 use crate::plan::{CatchUp, OnOrphan, Pace};
 use crate::record::StillRunning;
 use crate::run::RunCell;
 use crate::schedule::{Calendar, Dialect, Dst, SpecLimits};
-use crate::seam::{Answer, Durability, Ledger, Mutex, Outcome, Overlap, StoreError, StoreErrorKind};
+use crate::seam::{Answer, Board, Durability, Ledger, Mutex, Outcome, Overlap, StoreError, StoreErrorKind};
 use crate::time::{Timestamp, Trigger};
 
 pub(crate) use crate::seam::matched;
@@ -92,6 +94,14 @@ pub(crate) enum ScribeMail {
     Finished(Finished),
     /// Generations to open and close, in order.
     Generations(Vec<GenerationOp>),
+    /// An operator asked this instance for a backfill.
+    Backfill(Notice),
+    /// A backfill was withdrawn.
+    Withdrawn(PlanId, RequestId),
+    /// Something was put up on the notice board.
+    LookAtBoard,
+    /// A slot of this backfill was answered: go on at this monotonic time.
+    Backfilled(u64, Duration),
     /// Slots of this plan may have been missed.
     Walk(Arc<Installed>),
     /// A missed slot was answered: go on with the plan's gap at this monotonic time.
@@ -110,6 +120,8 @@ pub(crate) enum ScribeMail {
 pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) ledger: Arc<dyn Ledger>,
+    /// Where operators in other processes leave their requests.
+    pub(crate) board: Option<Arc<dyn Board>>,
     pub(crate) mutex: Option<Arc<dyn Mutex>>,
     pub(crate) job: Arc<dyn Job>,
     pub(crate) config: Config,
@@ -122,6 +134,8 @@ pub(crate) struct Shared {
     pub(crate) claimer: Mailbox<ClaimerMail>,
     pub(crate) pool: Pool,
     pub(crate) scribe: Mailbox<ScribeMail>,
+    /// How many more requests of operators are taken for now.
+    pub(crate) limit: std::sync::Mutex<Bucket>,
     /// Runs of slots that catch up; they have permits of their own.
     pub(crate) catching_up: AtomicUsize,
     /// The earliest monotonic deadline of a run that the scribe has not looked at, microseconds.
@@ -199,6 +213,7 @@ impl Shared {
     pub(crate) fn new(
         clock: Arc<dyn Clock>,
         ledger: Arc<dyn Ledger>,
+        board: Option<Arc<dyn Board>>,
         mutex: Option<Arc<dyn Mutex>>,
         job: Arc<dyn Job>,
         config: Config,
@@ -209,6 +224,7 @@ impl Shared {
         Self {
             clock,
             ledger,
+            board,
             mutex,
             job,
             config,
@@ -221,6 +237,7 @@ impl Shared {
             claimer,
             pool,
             scribe: Mailbox::new(),
+            limit: std::sync::Mutex::default(),
             catching_up: AtomicUsize::new(0),
             deadline: AtomicU64::new(u64::MAX),
             reconciles: AtomicU64::new(0),
@@ -323,9 +340,23 @@ impl Shared {
         call: &'static str,
         f: impl FnOnce(&dyn Ledger) -> Outcome<T>,
     ) -> Result<Answer<T>, StoreError> {
+        self.ask(call, || f(&*self.ledger))
+    }
+
+    /// Calls the notice board as [`store`](Self::store) calls the ledger; `None` where there is none.
+    pub(crate) fn on_board<T>(
+        &self,
+        call: &'static str,
+        f: impl FnOnce(&dyn Board) -> Outcome<T>,
+    ) -> Option<Result<Answer<T>, StoreError>> {
+        let board = self.board.as_ref()?;
+        Some(self.ask(call, || f(&**board)))
+    }
+
+    fn ask<T>(&self, call: &'static str, f: impl FnOnce() -> Outcome<T>) -> Result<Answer<T>, StoreError> {
         Counters::add(&self.counters.store_calls, 1);
         let before = self.clock.now();
-        let answer = catch_unwind(AssertUnwindSafe(|| f(&*self.ledger)));
+        let answer = catch_unwind(AssertUnwindSafe(f));
         let answer = answer.unwrap_or_else(|panic| Err(panicked(call, panic)));
         match &answer {
             Ok(answer) => {

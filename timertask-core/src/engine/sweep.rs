@@ -259,11 +259,10 @@ fn what_of(shared: &Shared, slot: &SlotRow, row: &PlanRow, all_paused: bool, now
         return claim(plan, if operators { slot.kind } else { RunKind::CatchUp });
     }
     match slot.kind {
-        // Nobody waits for it any more.
-        RunKind::Manual if now > at.timestamp().saturating_add(plan.policy.start_window) => {
-            return WhatOf::Rest(NotStarted::GivenBack);
-        }
-        RunKind::Manual | RunKind::Backfill => return claim(plan, slot.kind),
+        // Who asked for it was told that it did not run, and may ask again.
+        RunKind::Manual if now <= at.timestamp().saturating_add(plan.policy.start_window) => return WhatOf::Leave,
+        RunKind::Manual => return WhatOf::Rest(NotStarted::GivenBack),
+        RunKind::Backfill => return claim(plan, slot.kind),
         RunKind::Scheduled | RunKind::CatchUp => {}
     }
     if now < plan.due(at) {

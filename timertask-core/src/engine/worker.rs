@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::order::Reply;
 use super::pool::Next;
+use super::rooms::WORKER;
 use super::shared::{Phase, ScribeMail};
 use super::stats::Counters;
 use super::{PlanCounts, Shared};
@@ -24,7 +26,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The name of a worker's thread.
 pub(crate) fn name_of(number: usize) -> String {
-    format!("timertask-worker-{number}")
+    format!("{WORKER}{number}")
 }
 
 /// A run that a worker is done with.
@@ -61,10 +63,16 @@ impl Worker {
         let stopped = self.shared.is_closing() || self.shared.is_skewed();
         if late || dropped || stopped || cell.check(now, mono).is_err() {
             let given_back = cell.step(phase::CLAIMED, phase::GIVEN_BACK);
+            if let Some(order) = cell.order.as_ref().filter(|_| given_back) {
+                order.reply(if self.shared.is_closing() { Reply::Stopped } else { Reply::NotEntered });
+            }
             return given_back.then(|| Finished { cell: Arc::clone(cell), what: Finish::GivenBack });
         }
         if !cell.step(phase::CLAIMED, phase::ENTERED) {
             return None;
+        }
+        if let Some(order) = &cell.order {
+            order.reply(Reply::Started(cell.slot.at));
         }
         cell.started_at.store(now.as_micros(), Ordering::Relaxed);
         Counters::add(&self.shared.counters.started, 1);

@@ -1,32 +1,49 @@
-//! What operators do with plans, in the service itself or from another process: pause and resume, cancel.
+//! What operators do with plans, in the service itself or from another process: pause and resume, cancel, run now,
+//! backfill.
 //!
-//! All of it is decided in the ledger, so it works wherever the plans run, and whether they run at all. Who may do it is
-//! the caller's to decide: nothing here asks for a permission.
+//! Pauses, cancels and audits are decided in the ledger, so they work wherever the plans run, and whether they run at all.
+//! A run now and a backfill need an instance that has the plan installed; another process leaves its request on the
+//! store's notice board. Who may do it is the caller's to decide: nothing here asks for a permission.
 //!
 //! * `pause`: stopping a plan, or all, for a while
 //! * `cancel`: telling a run to stop
 //! * `audit`, `state`: what became of each slot
 //! * `why`: why a plan is not running
+//! * `run_now`, `backfill`: what is asked for besides the schedule, as values
+//! * `requests`: asking for it from another process
+//! * `notice`: how that stands on the notice board
 
 mod audit;
+mod backfill;
 mod cancel;
+pub(crate) mod notice;
 mod pause;
+mod requests;
+mod run_now;
 mod state;
 mod why;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
+use crate::clock::{Clock, SystemClock};
 use crate::key::{IdError, Namespace, PlanId, PlanKey, SlotKey};
-use crate::seam::{Asked, Ledger, Outcome, Pause, PlanOp, PlanRow, PlanState, StoreError, StoreErrorKind, matched};
+use crate::seam::{
+    Asked, Board, Ledger, NotStarted, Outcome, Pause, PlanOp, PlanRow, PlanState, Refusal, Store, StoreError,
+    StoreErrorKind, matched,
+};
 use crate::time::{Timestamp, Trigger};
 
 pub use audit::{Audit, AuditSlot, Finding};
+pub(crate) use backfill::{BACKFILL_STAYS, Judge, STEP, prospects};
+pub use backfill::{Backfill, Backfilling, Outlook, Prospect};
 pub use cancel::{CancelOutcome, Cancelled};
 pub(crate) use pause::{EndOfAll, has_lapsed};
 pub use pause::{Paused, Resume, ResumeOutcome, Resumed};
+pub use run_now::{Accepted, RunNow, Standing};
 pub use state::{AuditState, Expected, Waits};
 pub use why::{Holder, Reason, Why};
 
@@ -64,14 +81,33 @@ pub enum Scope {
 #[derive(Clone)]
 pub struct Operator {
     ledger: Arc<dyn Ledger>,
+    board: Option<Arc<dyn Board>>,
     namespace: Namespace,
+    clock: Arc<dyn Clock>,
 }
 
 impl Operator {
     /// An operator of the plans in `namespace` of `ledger`; the default namespace is that of schedulers that set none.
     #[must_use]
     pub fn new(ledger: impl Ledger + 'static, namespace: Namespace) -> Self {
-        Self { ledger: Arc::new(ledger), namespace }
+        Self { ledger: Arc::new(ledger), board: None, namespace, clock: Arc::new(SystemClock) }
+    }
+
+    /// As [`new`](Self::new), on a store that has a notice board too: for what an instance has to do,
+    /// [`run_now`](Self::run_now) and [`backfill`](Self::backfill). The instances need the same store, given to
+    /// [`Builder::store`](crate::Builder::store).
+    #[must_use]
+    pub fn of_store(store: impl Store + 'static, namespace: Namespace) -> Self {
+        let store = Arc::new(store);
+        let ledger = Arc::clone(&store) as Arc<dyn Ledger>;
+        Self { ledger, board: Some(store), namespace, clock: Arc::new(SystemClock) }
+    }
+
+    /// The clock by which it waits for answers. For tests: a fake one.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.clock = Arc::new(clock);
+        self
     }
 
     fn desk(&self) -> Desk<'_> {
@@ -238,6 +274,78 @@ pub enum OperateError {
         /// The operator's.
         namespace: Namespace,
     },
+    /// The ledger's generation of the plan is closed: it was disabled or removed. Enable it, and reconcile.
+    #[error("plan {0:?} is disabled or was removed")]
+    Closed(PlanId),
+    /// The plan is installed here, and the ledger has not opened it yet, or its calendar panicked. Try again in a moment, or
+    /// look at its [`why_not`](crate::PlanView::why_not).
+    #[error("plan {0:?} is not ready here: the ledger has not opened it yet, or its calendar panicked")]
+    NotReady(PlanId),
+    /// As many runs of the plan go on as its overlap policy allows. Wait for their end, or force it.
+    #[error("slot {0} was not started: as many runs of its plan go on as its overlap policy allows")]
+    Full(SlotKey),
+    /// A `run_now` of this id was accepted before, and was not started, for this reason. Ask under another id.
+    #[error("slot {slot} was accepted before and not started ({reason}); ask under another id")]
+    NotStarted {
+        /// The slot.
+        slot: SlotKey,
+        /// Why.
+        reason: NotStarted,
+    },
+    /// The slot lies at or below the plan's low water: whether it ran before is no longer known.
+    #[error("slot {0} is too old: whether it ran before is no longer known")]
+    TooOld(SlotKey),
+    /// No worker got free in time. Wait longer, try another instance, or give this one more workers.
+    #[error("no worker got free within {0:?}")]
+    NoWorker(Duration),
+    /// It was granted, and given back before the job was entered: the instance lost the store's trust, or its clock is off.
+    #[error("slot {0} was given back before the job was entered")]
+    NotEntered(SlotKey),
+    /// This instance's clock is too far off the store's: it starts nothing until it isn't.
+    #[error("this instance's clock is too far off the store's")]
+    Skewed,
+    /// This instance takes no more requests of operators for so long: a loop may have gone wild.
+    #[error("too many requests of operators; ask again in {0:?}")]
+    TooOften(Duration),
+    /// It was called from an observer, a source of plans or a calendar, on a thread that the answer needs. Hand it to a thread
+    /// of your own.
+    #[error("called from inside a callback of the engine, which would wait for itself")]
+    FromCallback,
+    /// There was no answer in time; the request was taken back. From another process: does an instance with the plan
+    /// run, on the same store and namespace?
+    #[error("no answer within {0:?}; the request was taken back")]
+    Unanswered(Duration),
+    /// The instance that took it up refused it, for this reason.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// The store was given without a notice board: use [`Operator::of_store`].
+    #[error("without a notice board no instance can be asked")]
+    NoBoard,
+    /// A backfill whose range begins after its end.
+    #[error("a backfill from {from} to {to}: the range is empty")]
+    EmptyRange {
+        /// Its first instant.
+        from: Trigger,
+        /// Its last.
+        to: Trigger,
+    },
+    /// A cap that is not allowed.
+    #[error("a cap of {cap} slots; allowed are 1 to {}", Backfill::MAX)]
+    Cap {
+        /// What was asked for.
+        cap: usize,
+    },
+    /// A backfill whose range holds more trigger points than are looked through. Split it.
+    #[error("the range holds more than {} trigger points; split it", Backfill::MAX)]
+    TooWide,
+    /// A backfill that would start more slots than its cap. Narrow the range, or raise the cap.
+    #[error("it would start {starts} slots, and its cap is {cap}; narrow the range or raise the cap")]
+    OverCap {
+        /// How many it would start.
+        starts: usize,
+        /// Its cap.
+        cap: usize,
+    },
     /// The plan's records moved on at each of several attempts. Try again; the plan stays paused.
     #[error("the records of plan {0:?} moved on at each attempt; it stays paused; try again")]
     Busy(PlanId),
@@ -251,6 +359,22 @@ pub enum OperateError {
     /// The store could not decide; its source says why. Asking again is safe.
     #[error("the store could not decide")]
     Store(#[from] StoreError),
+}
+
+impl OperateError {
+    /// What a refused claim of `slot` means to who asked for it.
+    pub(crate) fn of_refusal(refusal: Refusal, slot: SlotKey) -> Self {
+        match refusal {
+            Refusal::NotStarted(reason) => Self::NotStarted { slot, reason },
+            Refusal::Full => Self::Full(slot),
+            Refusal::TooOld | Refusal::Accounted => Self::TooOld(slot),
+            Refusal::Released | Refusal::Paused => Self::NotEntered(slot),
+            Refusal::Unknown => match slot.plan.plan.clone() {
+                Some(plan) => Self::NotReady(plan),
+                None => Self::NotEntered(slot),
+            },
+        }
+    }
 }
 
 /// How many slots the plan's schedule has in (after, upto]; `None` where the caller does not know its current schedule.

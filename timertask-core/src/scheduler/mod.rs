@@ -3,6 +3,7 @@
 mod apply;
 mod close;
 mod operate;
+mod orders;
 mod source;
 mod view;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Outcome;
+use super::{Ledger, Outcome};
 use crate::key::Namespace;
 use crate::time::Timestamp;
 
@@ -49,6 +49,11 @@ impl<B: Board + ?Sized> Board for Arc<B> {
     }
 }
 
+/// A ledger with a notice board beside it: what [`Builder::store`](crate::Builder::store) takes.
+pub trait Store: Ledger + Board {}
+
+impl<S: Ledger + Board + ?Sized> Store for S {}
+
 /// One piece of paper on the board.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Posting {
@@ -74,6 +79,8 @@ pub enum PostingKind {
     View,
     /// What an operator asks for.
     Request,
+    /// What came of a request.
+    Answer,
 }
 
 impl PostingKind {
@@ -84,6 +91,7 @@ impl PostingKind {
             Self::Heartbeat => "heartbeat",
             Self::View => "view",
             Self::Request => "request",
+            Self::Answer => "answer",
         }
     }
 }

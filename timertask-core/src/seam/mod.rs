@@ -9,7 +9,7 @@ mod mutex;
 mod rows;
 mod store_error;
 
-pub use board::{Board, Posting, PostingKind};
+pub use board::{Board, Posting, PostingKind, Store};
 pub(crate) use ledger::matched;
 pub use ledger::{
     Answer, Applied, Claim, ClaimRequest, Cover, Durability, EndOp, EndRequest, Ended, Gate, Grant, Ledger, Outcome,

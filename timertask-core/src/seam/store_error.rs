@@ -96,6 +96,11 @@ impl StoreError {
         self.kind
     }
 
+    /// What was being done.
+    pub(crate) fn what(&self) -> &str {
+        &self.what
+    }
+
     /// Whether the request may have been carried out all the same.
     #[must_use]
     pub const fn outcome_unknown(&self) -> bool {

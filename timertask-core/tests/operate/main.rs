@@ -2,10 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod audit;
+mod backfill;
+mod board;
 mod cancel;
 #[path = "../common/mod.rs"]
 mod common;
 mod pauses;
+mod run_now;
 mod why;
 
 use common::*;

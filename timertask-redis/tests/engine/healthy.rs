@@ -81,7 +81,7 @@ fn ten_instances_ask_once_for_each_slot_and_in_groups() {
                 Ok(())
             };
             let store = Counted::new(server.connect());
-            let scheduler = Scheduler::builder(job).concurrency(2 * PLANS).store(store.clone()).start().unwrap();
+            let scheduler = Scheduler::builder(job).concurrency(2 * PLANS).ledger(store.clone()).start().unwrap();
             let plan = |n| Plan::new(format!("p{n}"), "@every 2s").overlap(Overlap::Allow(1_000));
             scheduler.reconcile((0..PLANS).map(plan)).unwrap();
             (scheduler, store)
@@ -136,7 +136,7 @@ fn the_scribe_purges_in_small_batches() {
 
     let store = Counted::new(server.connect());
     let keep = Retention { age: Some(Duration::from_secs(3600)), count: None, keep_last: 0 };
-    let builder = Scheduler::builder(|_: &Run| Ok(())).store(store.clone()).retention(keep).clock(FAST);
+    let builder = Scheduler::builder(|_: &Run| Ok(())).ledger(store.clone()).retention(keep).clock(FAST);
     let scheduler = builder.start().unwrap();
     // The generation that is there is taken over, and its cursor goes on from where it is.
     scheduler.reconcile([Plan::new(TICK, "@every 1s").overlap(Overlap::Allow(1_000))]).unwrap();

@@ -121,7 +121,7 @@ pub(crate) fn instance(store: impl Ledger + 'static, journal: &Journal, clock: i
         journal.job(run);
         Ok(())
     };
-    let scheduler = Scheduler::builder(job).clock(clock).store(store).start().unwrap();
+    let scheduler = Scheduler::builder(job).clock(clock).ledger(store).start().unwrap();
     let tick = Plan::new(TICK, "@every 1s").overlap(Overlap::Allow(1_000));
     scheduler.reconcile([tick, Plan::new(HELD, "@every 1s")]).unwrap();
     scheduler

@@ -4,12 +4,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use timertask_core::clock::Clock;
-use timertask_core::{BoxError, Builder, Job, Ledger, MemLedger, Plan, Run};
+use timertask_core::{Board, BoxError, Builder, Job, Ledger, MemLedger, Plan, Run, Store};
 
 use super::Cluster;
 use crate::clock::FakeClock;
 
-pub(super) type Open = Box<dyn Fn(Arc<dyn Clock>) -> Arc<dyn Ledger> + Send>;
+pub(super) type Open = Box<dyn Fn(Arc<dyn Clock>) -> Opened + Send>;
+
+/// A store, as it was opened.
+pub(super) struct Opened {
+    pub(super) ledger: Arc<dyn Ledger>,
+    pub(super) board: Option<Arc<dyn Board>>,
+}
+
+impl Opened {
+    fn of(store: impl Store + 'static) -> Self {
+        let store = Arc::new(store);
+        Self { ledger: Arc::clone(&store) as Arc<dyn Ledger>, board: Some(store) }
+    }
+}
+
 pub(super) type Configure = Box<dyn Fn(usize, Builder) -> Builder + Send>;
 
 /// What a [`Cluster`] is made of: by default one instance, a fixed order, a [`MemLedger`] that forgets nothing, no plans,
@@ -72,8 +86,14 @@ impl ClusterBuilder {
     ///
     /// A store that waits for another process of the same host, such as a locked file, never has to: one instance runs at
     /// a time.
-    pub fn store<L: Ledger + 'static>(mut self, open: impl Fn(Arc<dyn Clock>) -> L + Send + 'static) -> Self {
-        self.open = Some(Box::new(move |clock| Arc::new(open(clock))));
+    pub fn store<S: Store + 'static>(mut self, open: impl Fn(Arc<dyn Clock>) -> S + Send + 'static) -> Self {
+        self.open = Some(Box::new(move |clock| Opened::of(open(clock))));
+        self
+    }
+
+    /// As [`store`](Self::store), of a ledger without a notice board.
+    pub fn ledger<L: Ledger + 'static>(mut self, open: impl Fn(Arc<dyn Clock>) -> L + Send + 'static) -> Self {
+        self.open = Some(Box::new(move |clock| Opened { ledger: Arc::new(open(clock)), board: None }));
         self
     }
 
@@ -122,6 +142,6 @@ impl ClusterBuilder {
 
     pub(super) fn default_store(clock: &FakeClock) -> Open {
         let ledger = MemLedger::with_clock(Arc::new(clock.clone())).keeping(usize::MAX);
-        Box::new(move |_| Arc::new(ledger.clone()))
+        Box::new(move |_| Opened::of(ledger.clone()))
     }
 }

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use timertask_core::clock::Clock;
-use timertask_core::key::PlanKey;
+use timertask_core::key::{Namespace, PlanKey};
 use timertask_core::seam::{
-    Claim, ClaimRequest, Durability, EndRequest, Ended, Ledger, Outcome, Page, PlanOp, PlanState, Purged, Query,
-    Renewal, Retention, StoreError, StoreErrorKind, Term,
+    Board, Claim, ClaimRequest, Durability, EndRequest, Ended, Ledger, Outcome, Page, PlanOp, PlanState, Posting,
+    PostingKind, Purged, Query, Renewal, Retention, StoreError, StoreErrorKind, Term,
 };
 use timertask_core::time::Timestamp;
 
@@ -51,7 +51,7 @@ impl Line {
     }
 }
 
-/// The ledger that a scheduler of the cluster is given.
+/// The store that a scheduler of the cluster is given.
 pub(super) struct Link {
     pub(super) view: ClockView,
     pub(super) clock: FakeClock,
@@ -125,5 +125,19 @@ impl Ledger for Link {
 
     fn purge(&self, plan: &PlanKey, keep: Retention, at_most: usize) -> Outcome<Purged> {
         self.call(|store| store.purge(plan, keep, at_most))
+    }
+}
+
+impl Board for Link {
+    fn post(&self, posting: &Posting) -> Outcome<()> {
+        self.call(|store| store.post(posting))
+    }
+
+    fn list(&self, namespace: &Namespace, kind: PostingKind) -> Outcome<Vec<Posting>> {
+        self.call(|store| store.list(namespace, kind))
+    }
+
+    fn take(&self, namespace: &Namespace, kind: PostingKind, key: &str) -> Outcome<Option<Posting>> {
+        self.call(|store| store.take(namespace, kind, key))
     }
 }

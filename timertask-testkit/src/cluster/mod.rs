@@ -24,7 +24,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use timertask_core::clock::Clock;
 use timertask_core::key::{Fingerprint, Namespace, PlanKey};
-use timertask_core::seam::Ledger;
+use timertask_core::seam::{Ledger, Store};
 use timertask_core::time::Timestamp;
 use timertask_core::{Job, Plan, Scheduler};
 
@@ -32,7 +32,7 @@ pub use build::ClusterBuilder;
 pub use check::{Promise, Summary, Violation};
 pub use journal::{Left, Start};
 
-use build::{Configure, Open};
+use build::{Configure, Open, Opened};
 use check::Expectation;
 use journal::{Journal, Recorded};
 use link::{Line, Link};
@@ -101,7 +101,8 @@ impl Cluster {
         let clock = builder.clock;
         let open = builder.open.unwrap_or_else(|| ClusterBuilder::default_store(&clock));
         let witness = Witness::default();
-        let ledger = Witnessed { ledger: open(Arc::new(clock.clone())), witness: witness.clone() };
+        let Opened { ledger, board } = open(Arc::new(clock.clone()));
+        let ledger = Witnessed { ledger, board, witness: witness.clone() };
         let base = Faulty::new(ledger, Arc::new(clock.clone()));
         let labels = (0..builder.instances).map(|index| (builder.labels)(index));
         let mut cluster = Self {
@@ -194,6 +195,16 @@ impl Cluster {
         &*self.base.inner().ledger
     }
 
+    /// The store with its notice board, without anybody's faults: for an operator beside the instances.
+    ///
+    /// # Panics
+    /// Where it has no notice board.
+    #[must_use]
+    pub fn store(&self) -> impl Store + Clone + use<> {
+        assert!(self.base.inner().board.is_some(), "the cluster's store has no notice board");
+        self.base.clone()
+    }
+
     /// Whether the instance lives: was started, and neither killed nor stopped.
     #[must_use]
     pub fn lives(&self, index: usize) -> bool {
@@ -234,7 +245,9 @@ impl Cluster {
         instance.life += 1;
         let (label, life) = (instance.label.clone(), instance.life);
         let view = self.clock.view(&format!("{index}.{life}"));
-        let ledger = Witnessed { ledger: (self.open)(Arc::new(view.clone())), witness: self.witness.clone() };
+        let Opened { ledger, board } = (self.open)(Arc::new(view.clone()));
+        let has_board = board.is_some();
+        let ledger = Witnessed { ledger, board, witness: self.witness.clone() };
         let store = self.base.handle_by(ledger, Arc::new(view.clone()));
         let line = Arc::new(Line::default());
         let link =
@@ -247,7 +260,8 @@ impl Cluster {
             instance: index,
             life,
         };
-        let builder = Scheduler::builder(job).clock(view.clone()).ledger(link).instance(label);
+        let builder = Scheduler::builder(job).clock(view.clone()).instance(label);
+        let builder = if has_board { builder.store(link) } else { builder.ledger(link) };
         let scheduler = match (self.configure)(index, builder.concurrency(self.concurrency)).start() {
             Ok(scheduler) => scheduler,
             Err(error) => panic!("instance {index} did not start: {error}"),

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use timertask_core::key::{Fence, InstanceId, Nonce, PlanKey, SlotKey};
+use timertask_core::key::{Fence, InstanceId, Namespace, Nonce, PlanKey, SlotKey};
 use timertask_core::seam::{
-    Claim, ClaimRequest, Durability, EndOp, EndRequest, Ended, Ending, Generation, Ledger, Outcome, Page, PlanOp,
-    PlanState, Purged, Query, Renewal, Retention, SlotState, StoreError, Term,
+    Board, Claim, ClaimRequest, Durability, EndOp, EndRequest, Ended, Ending, Generation, Ledger, Outcome, Page,
+    PlanOp, PlanState, Posting, PostingKind, Purged, Query, Renewal, Retention, SlotState, StoreError, StoreErrorKind,
+    Term,
 };
 
 use super::check::{Promise, Violation};
@@ -78,7 +79,14 @@ impl Seen {
     }
 
     fn claimed(&mut self, request: &ClaimRequest, claim: &Claim) {
-        let key = &request.key;
+        // A repeated request may name another instant than its run has.
+        let key = match claim {
+            Claim::Granted(grant) => &SlotKey { at: grant.at, ..request.key.clone() },
+            Claim::Held | Claim::Refused(_) | Claim::Ended(_) => &request.key,
+        };
+        if request.key.request.is_some() && !matches!(claim, Claim::Granted(_)) {
+            return;
+        }
         let slot = self.slots.entry(key.clone()).or_default();
         slot.allowed = slot.allowed.max(request.attempts_allowed);
         match claim {
@@ -166,6 +174,7 @@ impl Seen {
 /// A ledger with the witness beside it.
 pub(super) struct Witnessed {
     pub(super) ledger: Arc<dyn Ledger>,
+    pub(super) board: Option<Arc<dyn Board>>,
     pub(super) witness: Witness,
 }
 
@@ -208,5 +217,26 @@ impl Ledger for Witnessed {
 
     fn purge(&self, plan: &PlanKey, keep: Retention, at_most: usize) -> Outcome<Purged> {
         self.ledger.purge(plan, keep, at_most)
+    }
+}
+
+impl Witnessed {
+    fn board(&self) -> Result<&dyn Board, StoreError> {
+        let none = || StoreError::new(StoreErrorKind::Misconfigured, "the cluster's store has no notice board");
+        self.board.as_deref().ok_or_else(none)
+    }
+}
+
+impl Board for Witnessed {
+    fn post(&self, posting: &Posting) -> Outcome<()> {
+        self.board()?.post(posting)
+    }
+
+    fn list(&self, namespace: &Namespace, kind: PostingKind) -> Outcome<Vec<Posting>> {
+        self.board()?.list(namespace, kind)
+    }
+
+    fn take(&self, namespace: &Namespace, kind: PostingKind, key: &str) -> Outcome<Option<Posting>> {
+        self.board()?.take(namespace, kind, key)
     }
 }

@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use timertask_core::clock::Clock;
-use timertask_core::seam::{Ledger, Overlap, Retention, StoreErrorKind};
-use timertask_core::{BoxError, CatchUp, MemLedger, OnOrphan, Plan, RetryBudget, Run};
+use timertask_core::operate::Standing;
+use timertask_core::seam::{Overlap, Retention, Store, StoreErrorKind};
+use timertask_core::{
+    Asked, Backfill, BoxError, CatchUp, MemLedger, OnOrphan, Plan, RequestId, RetryBudget, Run, RunNow,
+};
 use timertask_testkit::{Call, Cluster, FakeClock, Fault, Summary, Trace};
 
 fn secs(n: u64) -> Duration {
@@ -89,7 +92,9 @@ fn befall(cluster: &mut Cluster, dice: &Dice, version: &mut u64) {
             cluster.restart(index)
         };
     }
-    match dice.below(20) {
+    match dice.below(23) {
+        20 | 21 => run_now(cluster, index, dice),
+        22 => backfill(cluster, index, dice),
         0 => cluster.kill(index),
         1 => cluster.restart(index),
         2 if !cluster.view(index).is_frozen() => cluster.stop(index, secs(dice.below(30))),
@@ -125,6 +130,46 @@ fn befall(cluster: &mut Cluster, dice: &Dice, version: &mut u64) {
     }
 }
 
+/// An operator asks an instance for a run, under an id that may have been used before, and may be refused.
+fn run_now(cluster: &mut Cluster, index: usize, dice: &Dice) {
+    let view = cluster.view(index);
+    if !view.is_alive() || view.is_frozen() {
+        return;
+    }
+    let id = RequestId::new(format!("request {}", dice.below(6)));
+    let how = RunNow::new(operator()).within(secs(dice.below(30)));
+    let how = if let Ok(id) = id { how.id(id) } else { how };
+    let how = if dice.below(2) == 0 { how.force() } else { how };
+    let plan = ["minutely", "again", "budget", "spread"][usize::try_from(dice.below(4)).unwrap_or(0)];
+    let before = cluster.starts().len();
+    match cluster.scheduler(index).clone().run_now(plan, &how) {
+        Ok(accepted) if accepted.standing == Standing::Started => {
+            assert!(cluster.starts().len() > before, "{} was told to be started, and was not", accepted.slot);
+        }
+        Ok(_) | Err(_) => {}
+    }
+}
+
+/// An operator asks an instance for slots of the last minutes.
+fn backfill(cluster: &mut Cluster, index: usize, dice: &Dice) {
+    let view = cluster.view(index);
+    if !view.is_alive() || view.is_frozen() {
+        return;
+    }
+    let to = cluster.now().to_datetime();
+    let from = to - TimeDelta::seconds(i64::try_from(dice.below(1800)).unwrap_or(0));
+    let plan = ["minutely", "both", "none", "again", "spread"][usize::try_from(dice.below(5)).unwrap_or(0)];
+    let what = Backfill::new(from, to, operator()).cap(Backfill::MAX);
+    let _ = cluster.scheduler(index).clone().backfill(plan, &what);
+}
+
+fn operator() -> Asked {
+    match Asked::new("chaos", "a trace") {
+        Ok(asked) => asked,
+        Err(error) => panic!("{error}"),
+    }
+}
+
 /// Everybody is well again, with the same plans, for long enough.
 fn recover(cluster: &mut Cluster, version: u64) {
     for index in 0..cluster.instances() {
@@ -150,21 +195,21 @@ pub(crate) fn trace(seed: u64) -> Outcome {
 }
 
 /// A run on a ledger of one's own; clones share it.
-pub(crate) fn trace_on<L: Ledger + Clone + 'static>(seed: u64, store: impl FnOnce(FakeClock) -> L) -> Outcome {
+pub(crate) fn trace_on<L: Store + Clone + 'static>(seed: u64, store: impl FnOnce(FakeClock) -> L) -> Outcome {
     let clock = FakeClock::seeded(seed);
     let ledger = store(clock.clone());
     trace_with(seed, clock, move |_| ledger.clone())
 }
 
 /// A run on a ledger that each instance opens with its own clock.
-pub(crate) fn trace_opened<L: Ledger + 'static>(
+pub(crate) fn trace_opened<L: Store + 'static>(
     seed: u64,
     open: impl Fn(Arc<dyn Clock>) -> L + Send + 'static,
 ) -> Outcome {
     trace_with(seed, FakeClock::seeded(seed), open)
 }
 
-fn trace_with<L: Ledger + 'static>(
+fn trace_with<L: Store + 'static>(
     seed: u64,
     clock: FakeClock,
     open: impl Fn(Arc<dyn Clock>) -> L + Send + 'static,

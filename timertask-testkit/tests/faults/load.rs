@@ -17,8 +17,8 @@ fn fault_54_spread_plans_start_spread_and_idle_nodes_hardly_ask() {
     cluster.advance(minutes(29));
     for (i, before) in idle.iter().enumerate() {
         let calls = cluster.store_of(i).calls_in_all() - before;
-        // One sweep each ten seconds: what has lapsed, and how the plans stand.
-        assert!(calls <= 2 * (29 * 6 + 1), "instance {i} called the store {calls} times in 29 idle minutes");
+        // One sweep each ten seconds: what has lapsed, how the plans stand, what operators ask for.
+        assert!(calls <= 3 * (29 * 6 + 1), "instance {i} called the store {calls} times in 29 idle minutes");
     }
     let before: Vec<u64> = (0..3).map(|i| cluster.store_of(i).calls(Call::Claim)).collect();
     cluster.advance(minutes(10));

@@ -6,12 +6,13 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use timertask_core::clock::Clock;
-use timertask_core::key::{Fence, PlanKey, SlotKey};
+use timertask_core::key::{Fence, Namespace, PlanKey, SlotKey};
+use timertask_core::memory::MemLedger;
 use timertask_core::rules::{self, Change, ClaimRows, PlanRows, PurgeRows};
 use timertask_core::seam::{
-    Answer, Claim, ClaimRequest, Cover, Durability, EndOp, EndRequest, Ended, Ending, Ledger, Outcome, Page, PageToken,
-    PlanOp, PlanRow, PlanState, Purged, Query, RangeRow, Renewal, Retention, RunKind, SlotRow, SlotState, StoreError,
-    Term,
+    Answer, Board, Claim, ClaimRequest, Cover, Durability, EndOp, EndRequest, Ended, Ending, Ledger, Outcome, Page,
+    PageToken, PlanOp, PlanRow, PlanState, Posting, PostingKind, Purged, Query, RangeRow, Renewal, Retention, RunKind,
+    SlotRow, SlotState, StoreError, Term,
 };
 use timertask_core::time::{Timestamp, Trigger};
 use timertask_testkit::FakeClock;
@@ -22,6 +23,8 @@ use crate::Mutant;
 pub(crate) struct MutantLedger {
     clock: FakeClock,
     mutant: Mutant,
+    /// Nothing is wrong with this one.
+    board: MemLedger,
     tables: Arc<std::sync::Mutex<Tables>>,
 }
 
@@ -34,7 +37,8 @@ struct Tables {
 
 impl MutantLedger {
     pub(crate) fn new(clock: FakeClock, mutant: Mutant) -> Self {
-        Self { clock, mutant, tables: Arc::default() }
+        let board = MemLedger::with_clock(Arc::new(clock.clone()));
+        Self { clock, mutant, board, tables: Arc::default() }
     }
 
     fn enter(&self) -> (Timestamp, MutexGuard<'_, Tables>) {
@@ -51,6 +55,14 @@ impl Tables {
             .take_while(move |row| row.key.plan == *plan)
             .collect::<Vec<_>>()
             .into_iter()
+    }
+
+    /// The row of a slot; that of a `run_now` is found by its request, whatever its instant.
+    fn find(&self, key: &SlotKey, mutant: Mutant) -> Option<&SlotRow> {
+        if key.request.is_none() || mutant == Mutant::RequestsByInstant {
+            return self.slots.get(key);
+        }
+        self.slots.values().find(|row| row.key.plan == key.plan && row.key.request == key.request)
     }
 
     fn apply(&mut self, key: &PlanKey, change: &Change) {
@@ -72,10 +84,11 @@ impl Tables {
         let key = &request.key.plan;
         let mut request = request.clone();
         let mut plan = self.plans.get(key).cloned();
-        let mut slot = self.slots.get(&request.key).cloned();
+        let mut slot = self.find(&request.key, mutant).cloned();
+        let own = slot.as_ref().map_or_else(|| request.key.clone(), |row| row.key.clone());
         let whole = self.plans.get(&PlanKey::whole(key.namespace.clone()));
         let all_paused = whole.is_some_and(|row| row.pause.is_some()) && mutant != Mutant::PauseOfAllIgnored;
-        let others = || self.rows(key).filter(|row| row.key != request.key);
+        let others = || self.rows(key).filter(|row| row.key != own);
         let running: Vec<_> = others().filter(|row| row.state == SlotState::Running).cloned().collect();
         let mut older = running.clone();
         older.retain(|row| row.key.at < request.key.at);
@@ -125,6 +138,7 @@ impl Tables {
                 *row = None;
                 grant.lease_end = slot.as_ref().map_or(grant.lease_end, |row| row.lease_end);
             }
+            (Mutant::WhoAskedIsForgotten, _, Some(row), _) if granted => row.asked = request.asked.clone(),
             (Mutant::TheCursorMovesBack, Some(plan), _, _) if granted && request.kind != RunKind::Manual => {
                 plan.cursor = request.key.at;
             }
@@ -135,7 +149,7 @@ impl Tables {
     }
 
     fn renew(&mut self, now: Timestamp, term: &Term, ttl: Duration, mutant: Mutant) -> Renewal {
-        let slot = self.slots.get(&term.key);
+        let slot = self.find(&term.key, mutant);
         let mut term = term.clone();
         match (mutant, slot) {
             (Mutant::RenewalByName, Some(row)) => (term.nonce, term.fence) = (row.nonce, row.fence),
@@ -150,7 +164,7 @@ impl Tables {
     }
 
     fn end(&mut self, now: Timestamp, request: &EndRequest, mutant: Mutant) -> Ended {
-        let mut slot = self.slots.get(&request.key).cloned();
+        let mut slot = self.find(&request.key, mutant).cloned();
         let mut request = request.clone();
         match (mutant, &mut request.op, &mut slot) {
             (Mutant::ExpiryOfWhatHasNotLapsed, EndOp::Expire { .. }, Some(row)) => row.lease_end = Timestamp::EPOCH,
@@ -195,7 +209,7 @@ impl Tables {
                 taken = slots.iter().filter(there).copied().collect();
             }
             PlanOp::Cancel { at, request, .. } => {
-                slot = self.slots.get(&SlotKey { plan: key.clone(), at: *at, request: request.clone() });
+                slot = self.find(&SlotKey { plan: key.clone(), at: *at, request: request.clone() }, mutant);
             }
             _ => {}
         }
@@ -240,7 +254,7 @@ impl Tables {
         Purged { deleted: purge.slots + purge.ranges, low_water, more: purge.more }
     }
 
-    fn read(&self, now: Timestamp, query: &Query) -> Page {
+    fn read(&self, now: Timestamp, query: &Query, mutant: Mutant) -> Page {
         let mut page = Page::default();
         let slots: Vec<&SlotRow> = match query {
             Query::Lapsed { namespace, max_skew, after, limit } => {
@@ -265,7 +279,7 @@ impl Tables {
                 page.more = (all.len() > skip + limit).then(|| PageToken((skip + limit).to_string()));
                 all.into_iter().skip(skip).take(*limit).collect()
             }
-            Query::Slots(keys) => keys.iter().filter_map(|key| self.slots.get(key)).collect(),
+            Query::Slots(keys) => keys.iter().filter_map(|key| self.find(key, mutant)).collect(),
             Query::Plans { namespace, after, limit } => {
                 let here = |(key, _): &(&PlanKey, &PlanRow)| {
                     key.namespace == *namespace && key.plan.is_some() && key.plan > *after
@@ -310,11 +324,25 @@ impl Ledger for MutantLedger {
 
     fn read(&self, query: &Query) -> Outcome<Page> {
         let (now, tables) = self.enter();
-        Ok(Answer { now, value: tables.read(now, query) })
+        Ok(Answer { now, value: tables.read(now, query, self.mutant) })
     }
 
     fn purge(&self, plan: &PlanKey, keep: Retention, at_most: usize) -> Outcome<Purged> {
         let (now, mut tables) = self.enter();
         Ok(Answer { now, value: tables.purge(now, plan, keep, at_most, self.mutant) })
+    }
+}
+
+impl Board for MutantLedger {
+    fn post(&self, posting: &Posting) -> Outcome<()> {
+        self.board.post(posting)
+    }
+
+    fn list(&self, namespace: &Namespace, kind: PostingKind) -> Outcome<Vec<Posting>> {
+        self.board.list(namespace, kind)
+    }
+
+    fn take(&self, namespace: &Namespace, kind: PostingKind, key: &str) -> Outcome<Option<Posting>> {
+        self.board.take(namespace, kind, key)
     }
 }

@@ -46,6 +46,9 @@ mutants! {
     ExpiryByName: a_sweep_names_its_term;
     /// A run that was told to stop is run again after a sweep.
     ExpiryReopensTheCancelled: a_cancelled_slot_is_not_run_again;
+    /// A repeated `run_now` is another run where it names another instant.
+    RequestsByInstant: a_repeated_request_keeps_its_first_instant;
+    WhoAskedIsForgotten: who_asked_is_kept;
     RunNowMovesTheCursor: run_now_leaves_the_cursor_alone;
     PurgePastTheCursor: purge_never_passes_the_cursor;
     PurgePastUnfinishedSlots: purge_never_passes_a_running_slot, purge_never_passes_an_open_slot;

@@ -61,7 +61,7 @@ fn start(args: &Instance, pen: Pen) -> Result<Scheduler> {
     }
     let scheduler = builder(Work(pen))
         .clock(clock)
-        .store(ledger)
+        .ledger(ledger)
         .namespace(store::NAMESPACE)
         .instance(format!("node-{}", pen.node))
         .observer(Notes)

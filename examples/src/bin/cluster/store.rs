@@ -32,7 +32,7 @@ impl Store {
 
     /// Tells the scheduler.
     pub(crate) fn share(&self, builder: Builder) -> Builder {
-        let builder = builder.store(Arc::clone(&self.ledger));
+        let builder = builder.ledger(Arc::clone(&self.ledger));
         if self.namespace == Namespace::default() { builder } else { builder.namespace(self.namespace.as_str()) }
     }
 }

@@ -236,7 +236,9 @@ impl Instance {
     /// Ends what has lapsed, after two looks, and takes up or lays to rest what is open.
     fn sweep<H: Step>(&mut self, world: &mut World<'_, H>, now: Timestamp, row: &PlanRow) {
         let query = Query::Lapsed { namespace: world.namespace(), max_skew: SKEW, after: None, limit: 1_000 };
-        let rows = value(world.ledger.read(&query)).slots;
+        let mut rows = value(world.ledger.read(&query)).slots;
+        // The order is the store's own; a trace is the same on each.
+        rows.sort_by(|a, b| a.key.cmp(&b.key));
         let monotonic = world.monotonic;
         self.looks.retain(|key, _| rows.iter().any(|row| row.key == *key));
         let allowed = self.installed.map_or(1, |installed| world.specs[installed].attempts);
