@@ -1,6 +1,7 @@
 //! Calls: one script, one answer. An answer is a flat list of texts: the number of its call, the server's now, and what
 //! was asked for.
 
+use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -49,6 +50,8 @@ pub(crate) enum Asking {
 pub(crate) struct Call {
     scope: Scope,
     keys: Vec<String>,
+    /// The place of each, for those that are named again.
+    places: HashMap<String, usize>,
     /// Further keys that the script touches. The nodes of a cluster are told of all of them: one that has only some, while
     /// a slot moves, refuses the script as a whole, instead of taking what it lacks for what there never was.
     touched: Vec<String>,
@@ -59,7 +62,14 @@ pub(crate) struct Call {
 
 impl Call {
     pub(crate) fn new(scope: Scope) -> Self {
-        Self { scope, keys: Vec::new(), touched: Vec::new(), finds_keys: false, args: Vec::new() }
+        Self {
+            scope,
+            keys: Vec::new(),
+            places: HashMap::new(),
+            touched: Vec::new(),
+            finds_keys: false,
+            args: Vec::new(),
+        }
     }
 
     /// The first key, with which all others share their tag.
@@ -103,12 +113,12 @@ impl Call {
 
     /// A key, and its place as an argument. Keys that are named again share a place.
     pub(crate) fn key(&mut self, key: String) -> &mut Self {
-        // A group names few buckets more than once, and those mostly one after the other.
-        let place = self.keys.iter().rposition(|known| *known == key).unwrap_or_else(|| {
-            self.keys.push(key);
-            self.keys.len() - 1
+        let place = self.places.get(&key).copied().unwrap_or_else(|| {
+            self.keys.push(key.clone());
+            self.places.insert(key, self.keys.len());
+            self.keys.len()
         });
-        self.number(place + 1)
+        self.number(place)
     }
 
     /// The key and id of a plan, or of a namespace.
