@@ -13,8 +13,10 @@ use chrono::TimeDelta;
 use common::TempDir;
 use timertask_core::clock::Clock;
 use timertask_core::operate::{AuditState, CancelOutcome, Operator};
-use timertask_core::seam::{Ending, NotStarted, Overlap, Retention, SlotState};
-use timertask_core::{Asked, BoxError, CatchUp, Namespace, Plan, PlanStatus, Resume, Run, Trigger};
+use timertask_core::seam::{Board, Ending, NotStarted, Overlap, PostingKind, Retention, SlotState};
+use timertask_core::{
+    Asked, Backfill, BoxError, CatchUp, Namespace, Plan, PlanStatus, RequestId, Resume, Run, RunNow, Trigger,
+};
 use timertask_sqlite::{Sqlite, Synchronous};
 use timertask_testkit::{Call, Cluster, ClusterBuilder, Fault};
 
@@ -202,4 +204,36 @@ fn old_records_go_but_none_of_what_runs_and_the_audit_says_that_they_are_purged(
     assert_eq!(audit("busy").row.low_water, audit("busy").slots[360 - busy - 1].at);
     assert_eq!(audit("long").tally()["running"], 1);
     cluster.check();
+}
+
+/// What operators ask for by the notice board in the file: a run now and slots of an outage, over the death of an instance.
+#[test]
+fn requests_in_the_file_are_carried_out_once_whoever_dies() {
+    for seed in 0..6 {
+        let dir = TempDir::new();
+        let asked = Asked::new("ana", "the outage; it's \"bad\"").unwrap();
+        let plan = Plan::new("p", "*/10 * * * *").catch_up(CatchUp::None);
+        let mut cluster =
+            Cluster::builder().instances(3).seed(seed).plans([plan]).store(open(dir.path("c.db"))).build();
+        let operator = Operator::of_store(cluster.store(), Namespace::default()).clock(cluster.clock().clone());
+        cluster.advance(Duration::from_secs(1500));
+        let how = RunNow::new(asked.clone()).id(RequestId::new("x").unwrap());
+        let first = operator.run_now("p", &how).unwrap();
+        (0..3).for_each(|i| cluster.kill(i));
+        cluster.advance(Duration::from_secs(2400));
+        (0..3).for_each(|i| cluster.restart(i));
+        cluster.advance(Duration::from_secs(60));
+        let to = cluster.now().to_datetime();
+        let what = Backfill::new(to - chrono::TimeDelta::seconds(2400), to, asked.clone());
+        assert_eq!(operator.backfill("p", &what).unwrap().starts, Some(4), "seed {seed}");
+        cluster.kill(usize::try_from(seed % 3).unwrap());
+        cluster.advance(Duration::from_secs(300));
+        let rows = cluster.rows("p");
+        let asked_for: Vec<_> = rows.iter().filter(|row| row.asked.as_deref() == Some(&asked)).collect();
+        assert_eq!(asked_for.len(), 5, "seed {seed}");
+        assert!(asked_for.iter().all(|row| matches!(row.state, SlotState::Ended(_))), "seed {seed}");
+        assert_eq!(operator.run_now("p", &how).unwrap().slot, first.slot);
+        assert_eq!(cluster.store().list(&Namespace::default(), PostingKind::Request).unwrap().value, []);
+        cluster.check();
+    }
 }

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use timertask_core::chrono::{DateTime, TimeDelta, Utc};
 use timertask_core::clock::{Clock, SystemClock};
-use timertask_core::operate::{AuditState, CancelOutcome, Operator, Reason, ResumeOutcome};
-use timertask_core::seam::{Ending, NotStarted, Overlap, SlotState};
-use timertask_core::{Asked, CatchUp, Namespace, Plan, PlanStatus, Resume, Run, Scheduler};
+use timertask_core::operate::{AuditState, CancelOutcome, Operator, Reason, ResumeOutcome, Standing};
+use timertask_core::seam::{Board, Ending, NotStarted, Overlap, PostingKind, SlotState};
+use timertask_core::{
+    Asked, Backfill, CatchUp, Namespace, Plan, PlanStatus, RequestId, Resume, Run, RunNow, Scheduler,
+};
 use timertask_redis::Redis;
 
 use crate::common::clock::FAST;
@@ -120,4 +122,47 @@ fn a_cancel_reaches_the_run_at_its_next_renewal() {
     assert_eq!(operator.cancel(&slot, &ana()).unwrap().outcome, CancelOutcome::Ended(Ending::Cancelled));
     a.remove("long").unwrap();
     let _ = a.close_now().unwrap();
+}
+
+#[test]
+fn another_process_asks_for_a_run_and_for_slots_of_the_past_and_each_starts_once() {
+    let server = Server::start(APPENDS);
+    let store = server.connect();
+    let entered = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let start = |store: Redis| {
+        let entered = std::sync::Arc::clone(&entered);
+        let job = move |run: &Run| {
+            entered.lock().unwrap().push((run.slot_key().clone(), run.asked().cloned()));
+            Ok(())
+        };
+        let scheduler = Scheduler::builder(job).store(store).clock(FAST).start().unwrap();
+        scheduler.reconcile([Plan::new("p", "0 0 1 1 *")]).unwrap();
+        until(|| (scheduler.plan("p").unwrap().unwrap().status == PlanStatus::Active).then_some(()));
+        scheduler
+    };
+    let (a, b) = (start(server.connect()), start(server.connect()));
+    let operator = Operator::of_store(store.clone(), Namespace::default()).clock(FAST);
+    let how = RunNow::new(ana()).id(RequestId::new("a/\\{b}\u{e9}").unwrap());
+    let first = operator.run_now("p", &how).unwrap();
+    assert_eq!(first.standing, Standing::Started);
+    let ended = Standing::Ended(Ending::Succeeded);
+    let again = until(|| a.run_now("p", &how).ok().filter(|again| again.standing == ended));
+    assert_eq!((again.slot, operator.run_now("p", &how).unwrap().standing), (first.slot.clone(), ended));
+
+    // From before the plan was known, which nobody started.
+    let year = |year: i32| format!("{year}-01-01T00:00:00Z").parse::<DateTime<Utc>>().unwrap();
+    let what = Backfill::new(year(2001), year(2020), ana()).cap(19);
+    assert!(operator.backfill("p", &what).unwrap_err().to_string().contains("would start 20 slots"));
+    assert_eq!(b.dry_run("p", &what).unwrap().iter().filter(|prospect| prospect.starts()).count(), 20);
+    assert_eq!(operator.backfill("p", &what.clone().cap(20)).unwrap().starts, Some(20));
+    until(|| (succeeded(&store, "p") == 21).then_some(()));
+    close(&a);
+    close(&b);
+    let entered = entered.lock().unwrap();
+    let keys: std::collections::BTreeSet<_> = entered.iter().map(|(key, _)| key.clone()).collect();
+    assert_eq!((entered.len(), keys.len()), (21, 21));
+    assert!(entered.iter().all(|(_, asked)| asked.as_ref() == Some(&ana())));
+    assert!(slots(&store, "p").iter().all(|slot| slot.asked.as_deref() == Some(&ana())));
+    let left = store.list(&Namespace::default(), PostingKind::Request).unwrap().value;
+    assert_eq!(left, []);
 }
