@@ -2,12 +2,11 @@
 //! system's clocks, so the real engine runs under a fake one and a seed.
 
 use std::collections::hash_map::RandomState;
-use std::fmt;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Condvar, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
+pub use crate::signal::Signal;
 use crate::time::Timestamp;
 
 /// How far towards a wall-clock instant the system clock sleeps at most in one go, so that a step of the clock
@@ -108,111 +107,6 @@ pub enum Turn {
 pub trait Driver: Send + Sync {
     /// Takes over `room`, and drops it after [`Turn::Done`]. Its first turn comes later, never within this call.
     fn adopt(&self, room: Box<dyn Room>);
-}
-
-/// A flag that wakes whoever waits for it; a notification is kept until it is taken. Clones share the flag.
-///
-/// One waiter at a time is meant; with several, one of them takes the notification.
-#[derive(Clone, Default)]
-pub struct Signal(Arc<SignalInner>);
-
-/// Flag and counters are atomics, so that looking costs no lock and notifying no system call while nobody is parked.
-/// The lock only closes the gap between a parker's last look and its sleep.
-#[derive(Default)]
-struct SignalInner {
-    set: AtomicBool,
-    pokes: AtomicU64,
-    parked: AtomicUsize,
-    gate: std::sync::Mutex<()>,
-    wake: Condvar,
-}
-
-impl Signal {
-    /// A signal that is not set.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Whether both are the same flag.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
-    /// Sets the flag and wakes a waiter. Cheap where it is set already, and where nobody waits.
-    pub fn notify(&self) {
-        // Always a write, also where the flag is set: what the caller did before becomes visible to the taker.
-        if !self.0.set.swap(true, Ordering::AcqRel) {
-            self.0.ring();
-        }
-    }
-
-    /// Whether the flag is set.
-    #[must_use]
-    pub fn is_set(&self) -> bool {
-        self.0.set.load(Ordering::Acquire)
-    }
-
-    /// Takes the notification: whether the flag was set, which it no longer is.
-    #[must_use]
-    pub fn take(&self) -> bool {
-        self.is_set() && self.0.set.swap(false, Ordering::AcqRel)
-    }
-
-    /// Wakes those in [`park`](Self::park) without setting the flag. For clocks: time has passed, look again.
-    pub fn poke(&self) {
-        self.0.pokes.fetch_add(1, Ordering::Release);
-        self.0.ring();
-    }
-
-    /// How often the signal was poked so far; for [`park`](Self::park).
-    #[must_use]
-    pub fn pokes(&self) -> u64 {
-        self.0.pokes.load(Ordering::Acquire)
-    }
-
-    /// Waits until the flag is set, somebody [`poke`](Self::poke)s, or `limit` of real time has passed. Does not
-    /// take the flag. `since` is [`pokes`](Self::pokes) from before the caller looked whether it has to wait: a poke
-    /// since then is not missed. For clocks; everybody else waits through [`Clock::wait`].
-    ///
-    /// # Blocking
-    /// Up to `limit`, without one until set or poked.
-    pub fn park(&self, since: u64, limit: Option<Duration>) {
-        let inner = &*self.0;
-        let gate = inner.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.parked.fetch_add(1, Ordering::Relaxed);
-        // Pairs with the fence in `ring`: either this thread sees the flag, or the notifier sees this thread.
-        fence(Ordering::SeqCst);
-        let asleep = |_: &mut ()| !self.is_set() && self.pokes() == since;
-        match limit {
-            Some(limit) => drop(inner.wake.wait_timeout_while(gate, limit, asleep)),
-            None => drop(inner.wake.wait_while(gate, asleep)),
-        }
-        inner.parked.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Whether both are the same signal.
-    #[must_use]
-    pub fn same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl SignalInner {
-    fn ring(&self) {
-        fence(Ordering::SeqCst);
-        if self.parked.load(Ordering::Relaxed) > 0 {
-            // Through the gate once: a parker that has looked already is asleep by then.
-            drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
-            self.wake.notify_all();
-        }
-    }
-}
-
-impl fmt::Debug for Signal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signal").field("set", &self.is_set()).finish()
-    }
 }
 
 /// The clocks of the operating system.

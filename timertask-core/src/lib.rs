@@ -21,6 +21,8 @@ mod run;
 pub mod schedule;
 mod scheduler;
 pub mod seam;
+mod signal;
+mod sync;
 pub mod time;
 
 /// The crate of the dates in our signatures.

@@ -7,8 +7,10 @@ mod common;
 use chrono::TimeDelta;
 use common::*;
 use std::time::Duration;
+use timertask_core::key::{Namespace, PlanId, PlanKey};
+use timertask_core::seam::{Ledger, PlanOp};
 use timertask_core::{CatchUp, MemLedger, Plan, Run, Scheduler};
-use timertask_testkit::FakeClock;
+use timertask_testkit::{Call, Cluster, FakeClock, Fault};
 
 /// Runs `plan` for a minute, is down for `down`, runs for `after`; what ran after that.
 fn down(clock: &FakeClock, ledger: &MemLedger, plan: &Plan, down: Duration, after: Duration) -> Vec<String> {
@@ -345,4 +347,32 @@ fn a_made_up_run_covers_the_window_of_its_slot() {
     clock.advance(secs(3600));
     // As if it had run on time: the trigger point before is that of the day before.
     assert_eq!(log.lines(), ["CatchUp 23:30:00..00:30:00", "Scheduled 00:30:00..01:30:00"]);
+}
+
+/// The cursor goes back between two calls of a walk, wherever in it: what lies between is not passed over.
+#[test]
+fn a_clock_set_back_and_forth_within_a_walk_loses_no_slot() {
+    let mut times = 0;
+    for nth in 1..=12 {
+        let clock = FakeClock::new();
+        let plans = [Plan::new("p", "*/5 * * * *")];
+        let mut cluster = Cluster::builder().clock(clock.clone()).plans(plans).build();
+        cluster.advance(secs(301));
+        cluster.freeze(0);
+        cluster.advance(secs(1870));
+        let store = cluster.store_of(0).clone();
+        let jump = move || {
+            clock.step_wall(TimeDelta::minutes(-20));
+            let key = PlanKey::new(Namespace::default(), PlanId::new("p").unwrap());
+            let _ = store.plan(&[(key, PlanOp::SetBack { max_skew: secs(5) })]).unwrap();
+            clock.step_wall(TimeDelta::minutes(20));
+        };
+        cluster.store_of(0).on(Call::Plan).nth(nth, Fault::before(jump));
+        cluster.thaw(0);
+        cluster.advance(secs(600));
+        let summary = cluster.check();
+        assert_eq!((summary.expected, summary.pending), (9, 0), "{nth}: {summary:?}");
+        times += cluster.store_of(0).faults(Call::Plan);
+    }
+    assert!(times >= 4, "a walk has so many calls");
 }

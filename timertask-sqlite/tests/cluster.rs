@@ -1,8 +1,6 @@
 //! Schedulers on one SQLite file, each with a handle of its own, under the simulated clock: the clock of a lease is that
 //! of the instance which asks, skew included.
 
-#[path = "../../timertask-testkit/tests/chaos/run.rs"]
-mod chaos;
 mod common;
 
 use std::path::PathBuf;
@@ -18,7 +16,7 @@ use timertask_core::{
     Asked, Backfill, BoxError, CatchUp, Namespace, Plan, PlanStatus, RequestId, Resume, Run, RunNow, Trigger,
 };
 use timertask_sqlite::{Sqlite, Synchronous};
-use timertask_testkit::{Call, Cluster, ClusterBuilder, Fault};
+use timertask_testkit::{Call, Cluster, ClusterBuilder, Fault, simulation};
 
 fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -81,12 +79,13 @@ fn a_crash_between_grant_and_entry_is_orphaned_and_the_file_goes_on() {
 }
 
 #[test]
-fn random_traces_break_no_promise() {
-    let traces = std::env::var("CHAOS_TRACES").ok().and_then(|n| n.parse().ok()).unwrap_or(12);
+fn random_runs_break_no_promise() {
+    let traces = std::env::var("SIMULATION_RUNS").ok().and_then(|n| n.parse().ok()).unwrap_or(12);
     for seed in 1..=traces {
         let dir = TempDir::new();
         let path = dir.path("chaos.db");
-        chaos::trace_opened(seed, open(path));
+        let report = simulation::run_opened(seed, open(path));
+        assert!(report.summary.expected > 0, "{report}");
     }
 }
 

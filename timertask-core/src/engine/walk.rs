@@ -66,6 +66,8 @@ enum Step {
 /// A walk in the midst of its step, and the cursor that it goes by.
 struct Stepping {
     walk: Walk,
+    /// Where the cursor was when `slots` were looked for.
+    begun_at: Trigger,
     row: PlanRow,
     /// The last trigger point that is due.
     upto: Trigger,
@@ -203,7 +205,9 @@ impl Walks {
         let begun = ready.into_iter().zip(states).filter_map(|(mut walk, state)| {
             let plan = Arc::clone(&walk.plan);
             match contained(&plan, || begin(shared, &mut walk, state.row, now, mono)) {
-                Ok((row, upto, slots)) => Some(Stepping { walk, row, upto, slots, passed_over: None }),
+                Ok((row, upto, slots)) => {
+                    Some(Stepping { walk, begun_at: row.cursor, row, upto, slots, passed_over: None })
+                }
                 Err(step) => {
                     self.put_back(walk, step, mono);
                     None
@@ -218,6 +222,11 @@ impl Walks {
         let passed = self.account(shared, begun, mono);
         let mut missed = Vec::new();
         for (_, mut stepping) in passed {
+            if stepping.row.cursor < stepping.begun_at {
+                // Set back meanwhile: slots lie behind it that this step has not looked for.
+                self.put_back(stepping.walk, Step::Again, mono);
+                continue;
+            }
             let plan = Arc::clone(&stepping.walk.plan);
             match contained(&plan, || Ok(stepping.go_on(shared, now, mono))) {
                 Ok(Next::Account(to, cover)) => {

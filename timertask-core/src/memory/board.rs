@@ -7,7 +7,7 @@ use crate::seam::{Posting, PostingKind};
 use crate::time::Timestamp;
 
 /// What is posted, by namespace, kind and key.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Postings {
     by_key: BTreeMap<(Namespace, &'static str, String), Posting>,
     /// At how many to look for those that are gone, since nobody may ever list some of them.

@@ -5,7 +5,7 @@ const PIECE: usize = 256;
 
 /// A vector in pieces: it never moves what it holds, and never reserves more than one piece ahead, where a `Vec`
 /// would have half of a million rows in reserve.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Chunked<T> {
     pieces: Vec<Vec<T>>,
     len: usize,
@@ -43,7 +43,7 @@ impl<T> Chunked<T> {
 
 /// Storage whose places are used again; the last one left is the first one taken, so that a small working set stays
 /// in the processor's cache.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Slab<T> {
     places: Chunked<T>,
     free: Vec<u32>,

@@ -55,6 +55,20 @@ impl MemLedger {
         self
     }
 
+    /// A copy of what it holds now, which goes its own way from here on, on the same clock.
+    #[must_use]
+    pub fn snapshot(&self) -> Self {
+        let state = self.state().clone();
+        Self(Arc::new(Inner { clock: Arc::clone(&self.0.clock), state: std::sync::Mutex::new(state) }))
+    }
+
+    /// Holds from here on what `snapshot` holds, for all clones: what a failover to a replica does that had not received
+    /// the last writes. For tests; a ledger that is set back has forgotten starts that it granted.
+    pub fn restore(&self, snapshot: &Self) {
+        let state = snapshot.state().clone();
+        *self.state() = state;
+    }
+
     /// How many postings it holds, those included that are gone.
     #[cfg(test)]
     pub(super) fn postings(&self) -> usize {

@@ -18,7 +18,7 @@ const CLOSED: u32 = 1 << 31;
 /// A plan's row in 80 bytes: what is rare stands elsewhere, slots, range records and a pause under [`records`].
 ///
 /// [`records`]: Plan::records
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Plan {
     id: Option<PlanId>,
     fingerprint: Fingerprint,
@@ -34,7 +34,7 @@ struct Plan {
 }
 
 /// All plan rows, found by key. A plan's number never changes and is never given to another.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Plans {
     rows: Chunked<Plan>,
     index: HashTable<u32>,

@@ -10,7 +10,7 @@ use crate::seam::{Pause, RangeRow, SlotRow, SlotState};
 use crate::time::Trigger;
 
 /// What a plan has besides its row. Plans without any share none of it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Records {
     pub(super) pause: Option<Arc<Pause>>,
     /// The numbers of its slots, by trigger point and request. New ones mostly come last, old ones go first.
@@ -31,7 +31,7 @@ impl Records {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Place {
     /// `None`: free.
     row: Option<SlotRow>,
@@ -44,7 +44,7 @@ struct Place {
 }
 
 /// All slot rows.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Slots {
     places: Slab<Place>,
     /// A bit for each number: whether a running or open row stands there, so that a sweep looks at no finished ones.

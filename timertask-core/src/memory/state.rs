@@ -19,14 +19,14 @@ use crate::time::{Timestamp, Trigger};
 const KEEP: usize = 256;
 
 /// A record that may be forgotten once newer ones push it out.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Oldest {
     Slot(Note),
     Range { plan: u32, last: Trigger },
 }
 
 /// Everything, under one lock.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) plans: Plans,
     pub(super) records: Slab<Records>,

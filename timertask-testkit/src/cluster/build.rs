@@ -6,7 +6,7 @@ use std::time::Duration;
 use timertask_core::clock::Clock;
 use timertask_core::{Board, BoxError, Builder, Job, Ledger, MemLedger, Plan, Run, Store};
 
-use super::Cluster;
+use super::{Cluster, Rewind};
 use crate::clock::FakeClock;
 
 pub(super) type Open = Box<dyn Fn(Arc<dyn Clock>) -> Opened + Send>;
@@ -34,6 +34,7 @@ pub struct ClusterBuilder {
     pub(super) clock: FakeClock,
     pub(super) stagger: Duration,
     pub(super) open: Option<Open>,
+    pub(super) rewind: Option<Box<dyn Rewind>>,
     pub(super) plans: Vec<Plan>,
     pub(super) job: Arc<dyn Job>,
     pub(super) configure: Configure,
@@ -48,6 +49,7 @@ impl ClusterBuilder {
             clock: FakeClock::new(),
             stagger: Duration::ZERO,
             open: None,
+            rewind: None,
             plans: Vec::new(),
             job: Arc::new(|_: &Run| -> Result<(), BoxError> { Ok(()) }),
             configure: Box::new(|_, builder| builder),
@@ -97,6 +99,13 @@ impl ClusterBuilder {
         self
     }
 
+    /// As [`store`](Self::store), for a store whose clones share it, whose time is its own, and which can be set back:
+    /// see [`Cluster::save_store`].
+    pub fn rewinding_store<L: Rewind + Clone + 'static>(mut self, store: L) -> Self {
+        self.rewind = Some(Box::new(store.clone()));
+        self.store(move |_| store.clone())
+    }
+
     /// The plans of the first reconcile.
     pub fn plans(mut self, plans: impl IntoIterator<Item = Plan>) -> Self {
         self.plans.extend(plans);
@@ -140,8 +149,9 @@ impl ClusterBuilder {
         Cluster::start(self)
     }
 
-    pub(super) fn default_store(clock: &FakeClock) -> Open {
+    pub(super) fn default_store(clock: &FakeClock) -> (Open, Option<Box<dyn Rewind>>) {
         let ledger = MemLedger::with_clock(Arc::new(clock.clone())).keeping(usize::MAX);
-        Box::new(move |_| Opened::of(ledger.clone()))
+        let rewind = ledger.clone();
+        (Box::new(move |_| Opened::of(ledger.clone())), Some(Box::new(rewind)))
     }
 }

@@ -7,17 +7,16 @@ use std::time::Duration;
 
 use timertask_core::Schedule;
 use timertask_core::key::{Fence, Fingerprint, Namespace, PlanKey, SlotKey};
-use timertask_core::seam::{Ending, Ledger, PlanRow, Query, RangeRow, RunKind, SlotRow, SlotState, StoreError};
+use timertask_core::seam::{Ending, Ledger, PlanOp, RunKind, SlotRow, SlotState, StoreError};
 use timertask_core::time::{Timestamp, Trigger};
 
 use super::journal::{Left, Start};
+use super::rows::{PlanRows, read_all};
+use super::timely::Care;
 use super::witness::Seen;
 
 /// How long a lease lasts, and three sweeps: what comes on top of the start window until a slot has to be accounted for.
 pub(super) const GRACE: Duration = Duration::from_secs(30 + 3 * 10);
-
-/// Rows in one page.
-const PAGE: usize = 4096;
 
 /// A sentence of the promise, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,7 +55,7 @@ impl Violation {
         Self { promise, plan: slot.plan.clone(), slot: Some(slot.clone()), text }
     }
 
-    fn of_plan(promise: Promise, plan: &PlanKey, text: String) -> Self {
+    pub(super) fn of_plan(promise: Promise, plan: &PlanKey, text: String) -> Self {
         Self { promise, plan: plan.clone(), slot: None, text }
     }
 }
@@ -99,8 +98,10 @@ pub struct Summary {
 #[derive(Clone)]
 pub(super) struct Expectation {
     pub(super) schedule: Arc<Schedule>,
-    /// From a trigger point to the end of its start window: spread and window.
-    pub(super) window: Duration,
+    /// From a trigger point to when it is due: the spread.
+    pub(super) offset: Duration,
+    /// From there to where its start window closes.
+    pub(super) start_window: Duration,
 }
 
 /// What a check compares.
@@ -112,10 +113,10 @@ pub(super) struct Evidence<'a> {
     pub(super) seen: &'a Seen,
     /// Since when an instance has been fit, and has reached the store; `None`: none is.
     pub(super) healthy_since: Option<Timestamp>,
-    /// The same for each version of a plan: in which it is installed.
-    pub(super) cared_for_since: &'a HashMap<(PlanKey, Fingerprint), Timestamp>,
-    /// Whether an instance has a worker free.
-    pub(super) free_worker: bool,
+    /// The instances that are fit, and since when each version of a plan is installed in one of them.
+    pub(super) cares: &'a [Care],
+    /// Up to then time is lived through once more, after a step back.
+    pub(super) lived_until: Timestamp,
 }
 
 /// Why a slot may wait.
@@ -124,62 +125,6 @@ struct Waits {
     /// Something that is not over holds it up.
     excused: bool,
     permit_since: Option<Timestamp>,
-}
-
-/// One plan's rows, all of them.
-pub(super) struct PlanRows {
-    pub(super) key: PlanKey,
-    pub(super) row: PlanRow,
-    pub(super) slots: Vec<SlotRow>,
-    pub(super) ranges: Vec<RangeRow>,
-}
-
-/// Reads the whole store.
-pub(super) fn read_all(ledger: &dyn Ledger, namespace: &Namespace) -> Result<(Timestamp, Vec<PlanRows>), StoreError> {
-    let (mut plans, mut after) = (Vec::new(), None);
-    let now = loop {
-        let query = Query::Plans { namespace: namespace.clone(), after: after.clone(), limit: PAGE };
-        let answer = ledger.read(&query)?;
-        let last = answer.value.plans.iter().filter_map(|(key, _)| key.plan.clone()).max();
-        plans.extend(answer.value.plans);
-        if last.is_none() || answer.value.more.is_none() {
-            break answer.now;
-        }
-        after = last;
-    };
-    let read = |(key, row): (PlanKey, PlanRow)| {
-        let (slots, ranges) = history(ledger, &key)?;
-        Ok(PlanRows { key, row, slots, ranges })
-    };
-    Ok((now, plans.into_iter().map(read).collect::<Result<_, StoreError>>()?))
-}
-
-/// All slots and ranges of a plan.
-pub(super) fn history(ledger: &dyn Ledger, plan: &PlanKey) -> Result<(Vec<SlotRow>, Vec<RangeRow>), StoreError> {
-    // Farther than any schedule goes, and nowhere near overflow in microseconds.
-    const FAR: i64 = 1 << 42;
-    let (mut slots, mut ranges, mut page) = (Vec::new(), Vec::<RangeRow>::new(), None);
-    loop {
-        let query = Query::History {
-            plan: plan.clone(),
-            after: Trigger::from_secs(-FAR),
-            upto: Trigger::from_secs(FAR),
-            page,
-            limit: PAGE,
-        };
-        let answer = ledger.read(&query)?.value;
-        slots.extend(answer.slots);
-        for range in answer.ranges {
-            if !ranges.contains(&range) {
-                ranges.push(range);
-            }
-        }
-        page = answer.more;
-        if page.is_none() {
-            ranges.sort_by_key(|r| (r.first, r.last));
-            return Ok((slots, ranges));
-        }
-    }
 }
 
 impl Evidence<'_> {
@@ -197,18 +142,21 @@ impl Evidence<'_> {
             .flat_map(|p| &p.slots)
             .any(|s| s.state == SlotState::Running && matches!(s.kind, RunKind::CatchUp | RunKind::Backfill));
         // A permit for catch-up was free only since then.
-        let permit_since = plans.iter().flat_map(|p| &p.slots).filter(|s| s.kind != RunKind::Scheduled);
-        let permit_since = permit_since.filter_map(|s| s.ended_at).max();
-        let paused = plans.iter().any(|p| p.key.plan.is_none() && p.row.pause.is_some());
+        let permit_since = self.seen.permit_since();
+        let whole = self.ledger.plan(&[(PlanKey::whole(self.namespace.clone()), PlanOp::Read)])?.value;
+        let paused = whole.iter().any(|state| state.row.as_ref().is_some_and(|row| row.pause.is_some()));
         for plan in plans.iter().filter(|p| p.key.plan.is_some()) {
             summary.plans += 1;
             self.check_plan(plan, &mut found);
             for slot in &plan.slots {
                 self.check_slot(plan, slot, starts.get(&slot.key).map_or(&[], Vec::as_slice), now, &mut found);
             }
-            let excused = paused || catching_up || !self.free_worker || plan.row.pause.is_some();
+            let excused = paused || catching_up || plan.row.pause.is_some();
             let waits = Waits { excused, permit_since };
             self.check_expected(plan, now, waits, &mut summary, &mut found);
+            if !paused {
+                self.check_timely(plan, now, &mut found);
+            }
         }
         let rows: HashMap<&SlotKey, &PlanRows> =
             plans.iter().flat_map(|p| p.slots.iter().map(move |s| (&s.key, p))).collect();
@@ -216,7 +164,7 @@ impl Evidence<'_> {
         for (slot, starts) in starts {
             self.check_starts(slot, &starts, &mut found);
             let purged = by_key.get(&slot.plan).is_some_and(|p| slot.at <= p.row.low_water);
-            if !rows.contains_key(slot) && !purged {
+            if !rows.contains_key(slot) && !purged && !self.lost(slot) {
                 let text = format!("was started, and has no row above low water: {}", list(&starts));
                 found.push(Violation::of_slot(Promise::Accounted, slot, text));
             }
@@ -225,11 +173,23 @@ impl Evidence<'_> {
         Ok((summary, found))
     }
 
+    /// Whether the store was set back, and what it knew of this slot is lost.
+    fn lost(&self, slot: &SlotKey) -> bool {
+        self.seen.slots.get(slot).is_some_and(|seen| seen.lost)
+    }
+
     fn check_plan(&self, plan: &PlanRows, found: &mut Vec<Violation>) {
         let mut complain = |promise, text| found.push(Violation::of_plan(promise, &plan.key, text));
         let row = &plan.row;
         if row.low_water > row.cursor {
             complain(Promise::Accounted, format!("low water {} is ahead of the cursor {}", row.low_water, row.cursor));
+        }
+        let unfinished = |s: &&SlotRow| matches!(s.state, SlotState::Running | SlotState::Open);
+        for slot in plan.slots.iter().filter(unfinished).filter(|s| s.key.at <= row.low_water) {
+            complain(
+                Promise::Accounted,
+                format!("low water {} passed {}, which is {}", row.low_water, slot.key, slot.state),
+            );
         }
         let highest = plan.slots.iter().map(|s| s.fence).max().unwrap_or(Fence::NONE);
         if highest > row.fence {
@@ -266,7 +226,9 @@ impl Evidence<'_> {
         // Tries within one start share its fence; the last of them decides.
         let last = starts.iter().rev().find(|s| s.fence == slot.fence).map(|s| s.left.as_ref().map(|(_, left)| left));
         match slot.state {
-            SlotState::NotStarted(_) | SlotState::Open if slot.attempt == 0 && !starts.is_empty() => {
+            SlotState::NotStarted(_) | SlotState::Open
+                if slot.attempt == 0 && !starts.is_empty() && !self.lost(&slot.key) =>
+            {
                 complain(Promise::Accounted, format!("is {}, but was started: {}", slot.state, list(starts)));
             }
             SlotState::Ended(Ending::Succeeded) if !matches!(last, Some(Some(Left::Succeeded))) => {
@@ -297,12 +259,13 @@ impl Evidence<'_> {
         let first_tries: Vec<&Start> = starts.iter().filter(|s| s.tries == 1).copied().collect();
         let seen = self.seen.slots.get(slot);
         let allowed = seen.map_or(0, |s| s.allowed) as usize;
-        if first_tries.len() > allowed {
+        if first_tries.len() > allowed && !self.lost(slot) {
             let promise = if allowed <= 1 { Promise::AtMostOneStart } else { Promise::BoundedRestarts };
             complain(promise, format!("started {} times, allowed {allowed}: {}", first_tries.len(), list(starts)));
         }
         for pair in first_tries.windows(2) {
-            if pair[1].fence <= pair[0].fence {
+            // Where the store was set back the witness has compared it with the clock.
+            if pair[1].fence <= pair[0].fence && !self.lost(slot) {
                 complain(Promise::BoundedRestarts, format!("fences do not rise: {}", list(starts)));
             }
         }
@@ -338,14 +301,16 @@ impl Evidence<'_> {
         let rows: HashMap<Trigger, &SlotRow> =
             plan.slots.iter().filter(|s| s.key.request.is_none()).map(|s| (s.key.at, s)).collect();
         // What is missed waits for its plan and for a permit; both may have become free just now.
-        let free_since = plan.slots.iter().filter(|s| s.attempt > 0).filter_map(|s| s.ended_at).max();
-        let free_since = free_since.max(waits.permit_since).unwrap_or(Timestamp::EPOCH).min(now);
+        let free_since = self.seen.ended_at(&plan.key).max(waits.permit_since).max(self.seen.paused_at(&plan.key));
+        let free_since = free_since.unwrap_or(Timestamp::EPOCH).min(now);
         let busy = waits.excused || plan.slots.iter().any(|s| matches!(s.state, SlotState::Running | SlotState::Open));
         for (i, generation) in generations.iter().enumerate() {
             let version = (plan.key.clone(), generation.fingerprint);
             let Some(expected) = self.expected.get(&version) else { continue };
-            let cared_for_since = self.cared_for_since.get(&version);
-            let orphaned = self.healthy_since.is_some() && cared_for_since.is_none();
+            let cares = || self.cares.iter().filter_map(|care| Some((care, care.since(&version)?)));
+            // By who is fit, has it installed, and a worker free.
+            let cared_for_since = cares().filter_map(|(care, since)| Some(since.max(care.free_since?))).min();
+            let orphaned = self.healthy_since.is_some() && cares().next().is_none();
             // A generation ends where a later one begins (the clock rule may have moved that back); the last one now.
             let later = generations[i + 1..].iter().map(|later| later.effective_from);
             let end = later.min().unwrap_or(now.trigger()).min(now.trigger());
@@ -367,10 +332,13 @@ impl Evidence<'_> {
                     None if plan.row.closed || orphaned => summary.expected -= 1,
                     None => {
                         summary.pending += 1;
-                        let closes = at.timestamp().saturating_add(expected.window);
+                        let closes =
+                            at.timestamp().saturating_add(expected.offset).saturating_add(expected.start_window);
                         summary.oldest_pending = Some(summary.oldest_pending.map_or(at, |there| there.min(at)));
-                        let overdue = |since: Timestamp| now > closes.max(since).max(free_since).saturating_add(GRACE);
-                        if !busy && cared_for_since.copied().is_some_and(overdue) {
+                        // The newest slot of a queue has a start window from when its plan is free; what was missed comes after.
+                        let free = free_since.saturating_add(expected.start_window);
+                        let overdue = |since: Timestamp| now > closes.max(since).max(free).saturating_add(GRACE);
+                        if !busy && cared_for_since.is_some_and(overdue) {
                             let text = format!("unaccounted at {now}; the cursor is {}", plan.row.cursor);
                             found.push(Violation::of_slot(Promise::Accounted, &slot_of(plan, at), text));
                         }
@@ -381,7 +349,7 @@ impl Evidence<'_> {
     }
 }
 
-fn slot_of(plan: &PlanRows, at: Trigger) -> SlotKey {
+pub(super) fn slot_of(plan: &PlanRows, at: Trigger) -> SlotKey {
     SlotKey { plan: plan.key.clone(), at, request: None }
 }
 

@@ -4,7 +4,8 @@ use timertask_core::key::{PlanId, PlanKey, SlotKey};
 use timertask_core::seam::{NotStarted, RangeRow, RunKind, SlotRow, SlotState};
 use timertask_core::time::{Timestamp, Trigger};
 
-use super::check::{Evidence, Summary, Violation, history, list};
+use super::check::{Evidence, Summary, Violation, list};
+use super::rows::history;
 use super::{Cluster, Start};
 
 impl Cluster {
@@ -179,19 +180,20 @@ impl Cluster {
     /// Where the store cannot be read.
     #[must_use]
     pub fn violations(&self) -> (Summary, Vec<Violation>) {
-        let (healthy_since, free_worker) = (self.healthy_since(), self.free_worker());
-        let cared_for_since = self.cared_for_since();
+        let healthy_since = self.healthy_since();
+        let cares = self.cares();
         let checked = self.journal.read(|starts| {
             self.witness.read(|seen| {
                 let evidence = Evidence {
-                    ledger: self.ledger(),
+                    // Beneath the witness, whose notes are being read.
+                    ledger: &*self.base.inner().ledger,
                     namespace: &self.namespace,
                     expected: &self.expected,
                     starts,
                     seen,
                     healthy_since,
-                    cared_for_since: &cared_for_since,
-                    free_worker,
+                    cares: &cares,
+                    lived_until: self.lived_until,
                 };
                 evidence.check()
             })

@@ -2,26 +2,34 @@
 //! each, and a check of every promise afterwards.
 //!
 //! * `build`: what a cluster is made of
+//! * `befall`: what befalls it
+//! * `health`: which instances are well, and since when
 //! * `link`: one instance's way to the store
 //! * `journal`: the jobs' own log
 //! * `witness`: what the store was asked and answered
+//! * `rewind`: setting a store back
 //! * `check`: the promises, verified over all of it
+//! * `timely`: the promise that a slot starts in its window
+//! * `rows`: reading the whole store
 //! * `expect`: helpers that name slot and instance when they fail
 
+mod befall;
 mod build;
 mod check;
 mod expect;
+mod health;
 mod journal;
 mod link;
+mod rewind;
+mod rows;
+mod timely;
 mod witness;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use chrono::TimeDelta;
 use timertask_core::clock::Clock;
 use timertask_core::key::{Fingerprint, Namespace, PlanKey};
 use timertask_core::seam::{Ledger, Store};
@@ -31,6 +39,7 @@ use timertask_core::{Job, Plan, Scheduler};
 pub use build::ClusterBuilder;
 pub use check::{Promise, Summary, Violation};
 pub use journal::{Left, Start};
+pub use rewind::{Rewind, SavedStore};
 
 use build::{Configure, Open, Opened};
 use check::Expectation;
@@ -40,9 +49,6 @@ use witness::{Witness, Witnessed};
 
 use crate::clock::{ClockView, FakeClock, Trace};
 use crate::faulty::Faulty;
-
-/// How far an instance's clock may be off the store's before it stops starting; the engine's default.
-const MAX_SKEW: TimeDelta = TimeDelta::seconds(5);
 
 /// Several schedulers, one store, one clock.
 ///
@@ -64,6 +70,7 @@ pub struct Cluster {
     plans: Vec<Plan>,
     base: Faulty<Witnessed>,
     open: Open,
+    rewind: Option<Box<dyn Rewind>>,
     configure: Configure,
     job: Arc<dyn Job>,
     concurrency: usize,
@@ -71,6 +78,8 @@ pub struct Cluster {
     journal: Journal,
     witness: Witness,
     expected: HashMap<(PlanKey, Fingerprint), Expectation>,
+    /// The latest wall time from which the clocks were stepped: what is not after it may be lived through once more.
+    lived_until: Timestamp,
 }
 
 struct Instance {
@@ -99,7 +108,10 @@ impl Cluster {
 
     fn start(builder: ClusterBuilder) -> Self {
         let clock = builder.clock;
-        let open = builder.open.unwrap_or_else(|| ClusterBuilder::default_store(&clock));
+        let (open, rewind) = match builder.open {
+            Some(open) => (open, builder.rewind),
+            None => ClusterBuilder::default_store(&clock),
+        };
         let witness = Witness::default();
         let Opened { ledger, board } = open(Arc::new(clock.clone()));
         let ledger = Witnessed { ledger, board, witness: witness.clone() };
@@ -110,6 +122,7 @@ impl Cluster {
             plans: builder.plans,
             base,
             open,
+            rewind,
             configure: builder.configure,
             job: builder.job,
             concurrency: builder.concurrency,
@@ -117,6 +130,7 @@ impl Cluster {
             journal: Journal::default(),
             witness,
             expected: HashMap::new(),
+            lived_until: Timestamp::EPOCH,
             clock,
         };
         for index in 0..builder.instances {
@@ -189,10 +203,16 @@ impl Cluster {
         &self.life(index).view
     }
 
-    /// The store, without anybody's faults.
+    /// The store, without anybody's faults: for what operators and tools do, a purge or a pause, say.
     #[must_use]
     pub fn ledger(&self) -> &dyn Ledger {
-        &*self.base.inner().ledger
+        self.base.inner()
+    }
+
+    /// How many calls of the store met a fault so far, over all instances and their lives.
+    #[must_use]
+    pub fn faults(&self) -> u64 {
+        self.base.faults_by_anybody()
     }
 
     /// The store with its notice board, without anybody's faults: for an operator beside the instances.
@@ -318,181 +338,11 @@ impl Cluster {
             let plan = PlanKey::new(self.namespace.clone(), view.id);
             let version = (plan, view.fingerprint);
             installed.insert(version.clone(), self.life(index).installed.get(&version).copied().unwrap_or(now));
-            let window = view.offset.saturating_add(view.start_window);
-            let expected = Expectation { schedule: view.schedule, window };
+            let expected =
+                Expectation { schedule: view.schedule, offset: view.offset, start_window: view.start_window };
             self.expected.entry(version).or_insert(expected);
         }
         self.life_mut(index).installed = installed;
-    }
-
-    /// Kills a process, as SIGKILL does; see [`ClockView::kill`].
-    ///
-    /// # Panics
-    /// Where it does not live.
-    ///
-    /// # Blocking
-    /// Until its stacks are unwound.
-    pub fn kill(&mut self, index: usize) {
-        self.life(index).view.kill();
-        self.clock.note_with(|| format!("instance {index} is killed"));
-        self.instances[index].live = None;
-    }
-
-    /// Closes an instance, as a deploy does, with so much time for its runs.
-    ///
-    /// # Panics
-    /// Where it does not live.
-    ///
-    /// # Blocking
-    /// Until it is closed; that takes as much simulated time as its runs want, at most `timeout` and two seconds.
-    pub fn stop(&mut self, index: usize, timeout: Duration) {
-        self.clock.note_with(|| format!("instance {index} is stopped"));
-        if let Err(error) = self.life(index).scheduler.close(timeout) {
-            panic!("instance {index} did not close: {error}");
-        }
-        // The process exits with whatever it still holds.
-        self.life(index).view.kill();
-        self.instances[index].live = None;
-    }
-
-    /// Stops a process where it stands, as SIGSTOP does.
-    ///
-    /// # Panics
-    /// Where it does not live.
-    pub fn freeze(&mut self, index: usize) {
-        self.clock.note_with(|| format!("instance {index} is frozen"));
-        self.life(index).view.freeze();
-        self.refit(index);
-    }
-
-    /// Puts an instance's host to sleep, until [`thaw`](Self::thaw).
-    ///
-    /// # Panics
-    /// Where it does not live.
-    pub fn suspend(&mut self, index: usize) {
-        self.clock.note_with(|| format!("the host of instance {index} sleeps"));
-        self.life(index).view.suspend();
-        self.refit(index);
-    }
-
-    /// Lets a frozen or suspended process go on.
-    ///
-    /// # Panics
-    /// Where it does not live.
-    ///
-    /// # Blocking
-    /// Until all are at rest.
-    pub fn thaw(&mut self, index: usize) {
-        self.clock.note_with(|| format!("instance {index} goes on"));
-        self.life(index).view.thaw();
-        self.refit(index);
-        self.clock.settle();
-    }
-
-    /// Sets how far an instance's wall clock is ahead of all others (behind, where negative).
-    ///
-    /// # Panics
-    /// Where it does not live.
-    ///
-    /// # Blocking
-    /// Until all are at rest.
-    pub fn skew(&mut self, index: usize, skew: TimeDelta) {
-        self.clock.note_with(|| format!("instance {index} is skewed by {skew}"));
-        self.life(index).view.set_skew(skew);
-        self.refit(index);
-        self.clock.settle();
-    }
-
-    /// Steps all wall clocks, the store's too; see [`FakeClock::step_wall`].
-    ///
-    /// # Blocking
-    /// Until all are at rest.
-    pub fn step_wall(&mut self, by: TimeDelta) {
-        self.clock.note_with(|| format!("wall clocks are stepped by {by}"));
-        self.clock.step_wall(by);
-        let now = self.clock.now();
-        for life in self.instances.iter_mut().filter_map(|instance| instance.live.as_mut()) {
-            life.fit_since = life.fit_since.map(|_| now);
-            life.line.forget();
-        }
-        self.clock.settle();
-    }
-
-    /// All hosts sleep for `d`; see [`FakeClock::suspend`].
-    ///
-    /// # Blocking
-    /// Until all are at rest.
-    pub fn suspend_all(&mut self, d: Duration) {
-        self.step_wall(TimeDelta::from_std(d).unwrap_or(TimeDelta::MAX));
-    }
-
-    /// Cuts an instance off the store: each call fails at once as unreachable.
-    ///
-    /// # Panics
-    /// Where it does not live.
-    pub fn cut_off(&mut self, index: usize) {
-        self.clock.note_with(|| format!("instance {index} is cut off"));
-        self.life(index).line.cut.store(true, Ordering::Release);
-        self.refit(index);
-    }
-
-    /// Undoes [`cut_off`](Self::cut_off).
-    ///
-    /// # Panics
-    /// Where it does not live.
-    pub fn reconnect(&mut self, index: usize) {
-        self.clock.note_with(|| format!("instance {index} is connected"));
-        self.life(index).line.cut.store(false, Ordering::Release);
-        self.refit(index);
-    }
-
-    /// Whether the instance is fit has changed, or may have.
-    fn refit(&mut self, index: usize) {
-        let now = self.clock.now();
-        let life = self.life_mut(index);
-        let fit =
-            !life.view.is_frozen() && !life.line.cut.load(Ordering::Acquire) && life.view.skew().abs() <= MAX_SKEW;
-        life.fit_since = fit.then(|| life.fit_since.unwrap_or(now));
-    }
-
-    /// The lives that nothing is wrong with, and since when it has been so.
-    fn fit(&self) -> impl Iterator<Item = (usize, &Life, Timestamp)> {
-        let now = self.clock.now();
-        let live = self.instances.iter().enumerate().filter_map(|(i, instance)| Some((i, instance.live.as_ref()?)));
-        live.filter_map(move |(i, life)| {
-            let well = life.view.is_alive() && !life.view.is_frozen() && !life.line.hangs();
-            let thawed = life.view.thawed_ago().map(|ago| now.saturating_sub(ago));
-            let since = life.fit_since.filter(|_| well)?;
-            Some((i, life, [thawed, life.line.last_fault()].into_iter().flatten().fold(since, Timestamp::max)))
-        })
-    }
-
-    /// Since when the fittest of them has been fit, and has reached the store.
-    fn healthy_since(&self) -> Option<Timestamp> {
-        self.fit().map(|(_, _, since)| since).min()
-    }
-
-    /// The same for each version of a plan: since when an instance has been fit in which it is installed.
-    fn cared_for_since(&self) -> HashMap<(PlanKey, Fingerprint), Timestamp> {
-        let mut by_plan: HashMap<(PlanKey, Fingerprint), Timestamp> = HashMap::new();
-        for (_, life, since) in self.fit() {
-            for (plan, installed) in &life.installed {
-                let since = since.max(*installed);
-                by_plan.entry(plan.clone()).and_modify(|there| *there = since.min(*there)).or_insert(since);
-            }
-        }
-        by_plan
-    }
-
-    /// Whether a fit instance has a free worker.
-    fn free_worker(&self) -> bool {
-        self.journal.read(|starts| {
-            self.fit().any(|(index, ..)| {
-                let life = self.instances[index].life;
-                let busy = starts.iter().filter(|s| s.instance == index && s.life == life && s.left.is_none()).count();
-                busy < self.concurrency.max(1)
-            })
-        })
     }
 }
 

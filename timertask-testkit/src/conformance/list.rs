@@ -1,6 +1,9 @@
 //! The lists of cases, each written once: as `#[test]` functions by a macro, and as a table.
 
-use super::{BoardHarness, Case, LedgerHarness, MutexHarness, Restart, Step, board, ledger, mutex};
+use super::{
+    BoardHarness, Case, ClockHarness, LedgerHarness, MutexHarness, Restart, Step, StepClock, board, clock, ledger,
+    mutex,
+};
 
 /// Hands a list of cases on: to `tests`, with the expression that makes a harness, or to `table`.
 #[doc(hidden)]
@@ -64,7 +67,7 @@ macro_rules! __cases {
                 purge_by_count_spares_the_last_day, purge_deletes_what_was_not_started,
                 purge_concerns_its_plan_alone, the_clock_rule_stays_above_low_water;
             read:
-                a_sweep_sees_open_and_lapsed_slots, a_sweep_of_nothing_is_empty,
+                a_sweep_sees_open_and_lapsed_slots, a_sweep_of_nothing_is_empty, a_look_ends_nothing,
                 unfinished_slots_are_listed_in_order, history_goes_page_by_page, history_shows_an_interval,
                 an_unknown_plan_has_no_history, plans_go_page_by_page, every_state_is_read_back;
             ids:
@@ -108,6 +111,21 @@ macro_rules! __cases {
             board:
                 postings_are_listed_by_key, a_posting_replaces_its_like, kinds_and_namespaces_are_apart,
                 what_is_past_its_time_is_gone, one_of_many_takes_a_posting;
+        }
+    };
+    (clock $then:ident $with:tt) => {
+        $crate::__cases! { @$then $with conformance
+            clock:
+                wall_time_goes_on, monotonic_time_never_goes_back, a_wait_ends_at_its_monotonic_time,
+                a_wait_ends_at_its_wall_time, a_wait_for_the_past_ends, a_notification_before_the_wait_is_kept,
+                a_notification_is_not_hidden_by_the_time, a_notification_ends_another_threads_wait,
+                no_notification_is_lost, signals_are_independent, entropy_does_not_repeat;
+        }
+    };
+    (stepped_clock $then:ident $with:tt) => {
+        $crate::__cases! { @$then $with conformance
+            clock:
+                a_wait_for_wall_time_ends_when_it_is_set_back, monotonic_time_does_not_step;
         }
     };
     (@tests ($open:expr) ledger $($module:ident: $($case:ident),+;)+) => {
@@ -177,6 +195,22 @@ macro_rules! board_conformance {
     };
 }
 
+/// The cases of every [`Clock`](timertask_core::clock::Clock), one `#[test]` each. Takes what makes a [`ClockHarness`].
+#[macro_export]
+macro_rules! clock_conformance {
+    ($open:expr) => {
+        $crate::__cases!(clock tests ($open));
+    };
+}
+
+/// The cases of clocks that the harness can step, one `#[test]` each. Takes what makes a [`StepClock`].
+#[macro_export]
+macro_rules! stepped_clock_conformance {
+    ($open:expr) => {
+        $crate::__cases!(stepped_clock tests ($open));
+    };
+}
+
 /// The cases of [`ledger_conformance!`](crate::ledger_conformance), by name.
 #[must_use]
 pub fn ledger_cases<H: LedgerHarness>() -> Vec<Case<H>> {
@@ -205,4 +239,16 @@ pub fn mutex_cases<H: MutexHarness>() -> Vec<Case<H>> {
 #[must_use]
 pub fn board_cases<H: BoardHarness>() -> Vec<Case<H>> {
     __cases!(board table (H))
+}
+
+/// The cases of [`clock_conformance!`](crate::clock_conformance), by name.
+#[must_use]
+pub fn clock_cases<H: ClockHarness>() -> Vec<Case<H>> {
+    __cases!(clock table (H))
+}
+
+/// The cases of [`stepped_clock_conformance!`](crate::stepped_clock_conformance), by name.
+#[must_use]
+pub fn stepped_clock_cases<H: StepClock>() -> Vec<Case<H>> {
+    __cases!(stepped_clock table (H))
 }

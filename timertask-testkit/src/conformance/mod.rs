@@ -42,6 +42,8 @@
 //! | [`stepped_ledger_conformance!`](crate::stepped_ledger_conformance) | those whose clock the harness can step | [`Step`] |
 //! | [`mutex_conformance!`](crate::mutex_conformance) | every [`Mutex`] | [`MutexHarness`] |
 //! | [`board_conformance!`](crate::board_conformance) | every [`Board`] | [`BoardHarness`] |
+//! | [`clock_conformance!`](crate::clock_conformance) | every [`Clock`] | [`ClockHarness`] |
+//! | [`stepped_clock_conformance!`](crate::stepped_clock_conformance) | those that the harness can step | [`StepClock`] |
 //!
 //! What a store cannot do it leaves out by leaving out the macro; no case returns early. The same lists are there
 //! without macros, as [`ledger_cases`] and its sisters.
@@ -50,6 +52,7 @@
 //! turns that off.
 
 pub mod board;
+pub mod clock;
 pub mod ledger;
 mod list;
 pub mod mutex;
@@ -58,10 +61,14 @@ pub mod traces;
 
 use std::time::Duration;
 
+use timertask_core::clock::Clock;
 use timertask_core::key::Namespace;
 use timertask_core::seam::{Board, Ledger, Mutex};
 
-pub use list::{board_cases, durable_ledger_cases, ledger_cases, mutex_cases, stepped_ledger_cases};
+pub use list::{
+    board_cases, clock_cases, durable_ledger_cases, ledger_cases, mutex_cases, stepped_clock_cases,
+    stepped_ledger_cases,
+};
 
 /// A named case: a sentence of the contract, and the function that panics where it does not hold.
 pub type Case<H> = (&'static str, fn(&H));
@@ -126,4 +133,23 @@ pub trait BoardHarness: Sync {
     fn namespace(&self) -> Namespace {
         Namespace::default()
     }
+}
+
+/// One clock under test.
+pub trait ClockHarness: Sync {
+    /// A handle on the clock.
+    type Clock: Clock;
+
+    /// A handle on this harness's clock, as another thread of the same instance would have it.
+    fn clock(&self) -> Self::Clock;
+
+    /// Lets time pass: afterwards wall and monotonic time are at least `d` further. No case asks for more than some
+    /// milliseconds.
+    fn pass_time(&self, d: Duration);
+}
+
+/// A clock whose wall time the harness can step.
+pub trait StepClock: ClockHarness {
+    /// Sets wall time back by `d`.
+    fn step_back(&self, d: Duration);
 }

@@ -7,6 +7,7 @@ mod stores;
 mod tests;
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ use script::{Script, When};
 /// ```
 pub struct Faulty<S> {
     store: Arc<S>,
-    late: Arc<Late>,
+    common: Arc<Common>,
     script: Arc<Script>,
     clock: Arc<dyn Clock>,
     twist: Arc<std::sync::Mutex<Option<Twist>>>,
@@ -44,10 +45,15 @@ pub struct Faulty<S> {
 
 type Twist = Arc<dyn Fn(&[ClaimRequest], Vec<Claim>) -> Vec<Claim> + Send + Sync>;
 
-/// What is on its way to the store, with the monotonic time at which it arrives; shared by all handles, since the
-/// death of an asker does not hold up what it has sent.
+/// What all handles share.
 #[derive(Default)]
-struct Late(std::sync::Mutex<Vec<(Duration, Request)>>);
+struct Common {
+    /// What is on its way to the store, with the monotonic time at which it arrives: the death of an asker does not hold up
+    /// what it has sent.
+    late: std::sync::Mutex<Vec<(Duration, Request)>>,
+    /// How many calls met a fault.
+    faults: AtomicU64,
+}
 
 type Request = Box<dyn FnOnce() + Send>;
 
@@ -55,7 +61,7 @@ impl<S> Clone for Faulty<S> {
     fn clone(&self) -> Self {
         Self {
             store: Arc::clone(&self.store),
-            late: Arc::clone(&self.late),
+            common: Arc::clone(&self.common),
             script: Arc::clone(&self.script),
             clock: Arc::clone(&self.clock),
             twist: Arc::clone(&self.twist),
@@ -73,18 +79,18 @@ impl<S> Faulty<S> {
     /// Another handle to the same store, for an instance with this clock: with rules and counters of its own.
     #[must_use]
     pub fn handle(&self, clock: Arc<dyn Clock>) -> Self {
-        Self::with(Arc::clone(&self.store), Arc::clone(&self.late), clock)
+        Self::with(Arc::clone(&self.store), Arc::clone(&self.common), clock)
     }
 
     /// A handle around `other`, the same store by another connection.
     #[must_use]
     pub fn handle_by<T>(&self, other: T, clock: Arc<dyn Clock>) -> Faulty<T> {
-        Faulty::with(Arc::new(other), Arc::clone(&self.late), clock)
+        Faulty::with(Arc::new(other), Arc::clone(&self.common), clock)
     }
 
-    fn with(store: Arc<S>, late: Arc<Late>, clock: Arc<dyn Clock>) -> Self {
+    fn with(store: Arc<S>, common: Arc<Common>, clock: Arc<dyn Clock>) -> Self {
         let script = Arc::new(Script::new(clock.entropy()));
-        Self { store, late, script, clock, twist: Arc::default() }
+        Self { store, common, script, clock, twist: Arc::default() }
     }
 
     /// The store inside, without faults.
@@ -158,6 +164,11 @@ impl<S> Faulty<S> {
         Call::ALL.iter().map(|call| self.faults(*call)).sum()
     }
 
+    /// How often a call met a fault, over all handles to the store.
+    pub(crate) fn faults_by_anybody(&self) -> u64 {
+        self.common.faults.load(Ordering::Relaxed)
+    }
+
     /// Lets `twist` change what `claim` answers: for tests of what an engine does with a store that lies.
     pub fn twist_claims(&self, twist: impl Fn(&[ClaimRequest], Vec<Claim>) -> Vec<Claim> + Send + Sync + 'static) {
         *self.twist.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(twist));
@@ -167,7 +178,7 @@ impl<S> Faulty<S> {
     fn deliver_late(&self) {
         let now = self.clock.monotonic();
         loop {
-            let mut late = self.late.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut late = self.common.late.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(index) = late.iter().position(|(at, _)| *at <= now) else { return };
             let (_, request) = late.remove(index);
             drop(late);
@@ -193,12 +204,15 @@ impl<S> Faulty<S> {
         self.deliver_late();
         let store = &*self.store;
         let (number, fault) = self.script.next(call);
+        if fault.is_some() {
+            self.common.faults.fetch_add(1, Ordering::Relaxed);
+        }
         let error = |kind, what: &str| StoreError::new(kind, format!("{what} ({call} {number}, injected)"));
         let lost = |what: &str| error(StoreErrorKind::TimedOut, what).unknown_outcome();
         let later = |d: Duration| {
             let at = self.clock.monotonic().saturating_add(d);
             let (again, store) = (again(), Arc::clone(&self.store));
-            let mut late = self.late.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut late = self.common.late.lock().unwrap_or_else(PoisonError::into_inner);
             late.push((at, Box::new(move || again(&store))));
         };
         match fault {

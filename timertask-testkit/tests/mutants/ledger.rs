@@ -15,7 +15,7 @@ use timertask_core::seam::{
     SlotRow, SlotState, StoreError, Term,
 };
 use timertask_core::time::{Timestamp, Trigger};
-use timertask_testkit::FakeClock;
+use timertask_testkit::{FakeClock, Rewind};
 
 use crate::Mutant;
 
@@ -28,7 +28,14 @@ pub(crate) struct MutantLedger {
     tables: Arc<std::sync::Mutex<Tables>>,
 }
 
-#[derive(Default)]
+impl Rewind for MutantLedger {
+    fn save(&self) -> Box<dyn Fn() + Send> {
+        let (tables, saved) = (Arc::clone(&self.tables), self.enter().1.clone());
+        Box::new(move || *tables.lock().expect("no case panics inside") = saved.clone())
+    }
+}
+
+#[derive(Clone, Default)]
 struct Tables {
     plans: BTreeMap<PlanKey, PlanRow>,
     slots: BTreeMap<SlotKey, SlotRow>,
@@ -187,6 +194,19 @@ impl Tables {
         answer
     }
 
+    /// Ends each lapsed lease, as whoever looks twice would do it after the second look.
+    fn expire_at_sight(&mut self, now: Timestamp, namespace: &Namespace) {
+        let lapsed = |row: &&SlotRow| row.state == SlotState::Running && row.lease_end <= now;
+        let lapsed: Vec<_> =
+            self.slots.values().filter(lapsed).filter(|row| row.key.plan.namespace == *namespace).collect();
+        let op = EndOp::Expire { attempts_allowed: 1 };
+        let requests: Vec<_> =
+            lapsed.iter().map(|row| EndRequest { key: row.key.clone(), fence: row.fence, op: op.clone() }).collect();
+        for request in requests {
+            let _ = self.end(now, &request, Mutant::Sound);
+        }
+    }
+
     fn plan(&mut self, now: Timestamp, key: &PlanKey, op: &PlanOp, mutant: Mutant) -> PlanState {
         let row = self.plans.get(key).cloned();
         let mut op = op.clone();
@@ -323,7 +343,10 @@ impl Ledger for MutantLedger {
     }
 
     fn read(&self, query: &Query) -> Outcome<Page> {
-        let (now, tables) = self.enter();
+        let (now, mut tables) = self.enter();
+        if let (Mutant::ALookEndsWhatHasLapsed, Query::Lapsed { namespace, .. }) = (self.mutant, query) {
+            tables.expire_at_sight(now, namespace);
+        }
         Ok(Answer { now, value: tables.read(now, query, self.mutant) })
     }
 

@@ -29,7 +29,7 @@ macro_rules! mutants {
         }
 
         /// Each fault, and the cases that are meant to catch it.
-        const MUTANTS: &[(Mutant, &[&str])] = &[$((Mutant::$name, &[$(stringify!($case)),+])),+];
+        pub(crate) const MUTANTS: &[(Mutant, &[&str])] = &[$((Mutant::$name, &[$(stringify!($case)),+])),+];
     };
 }
 
@@ -42,6 +42,8 @@ mutants! {
     NoReleasedNonces: a_released_nonce_is_refused, eight_released_nonces_are_remembered;
     /// A sweep ends a lease at first sight, lapsed or not.
     ExpiryOfWhatHasNotLapsed: a_sweep_ends_only_what_has_lapsed, a_renewed_lease_is_not_swept;
+    /// One look at a lapsed lease is enough to end it.
+    ALookEndsWhatHasLapsed: a_look_ends_nothing;
     /// A sweep ends whatever term the slot is in.
     ExpiryByName: a_sweep_names_its_term;
     /// A run that was told to stop is run again after a sweep.

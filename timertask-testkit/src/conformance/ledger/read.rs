@@ -2,12 +2,27 @@
 
 use timertask_core::key::{PlanKey, RequestId, SlotKey};
 use timertask_core::seam::{
-    Applied, ClaimRequest, Cover, Ending, Gate, Ledger, NotStarted, Page, PageToken, PlanOp, Query, SlotState,
+    Applied, ClaimRequest, Cover, Ending, Gate, Ledger, NotStarted, Page, PageToken, PlanOp, Query, Renewal, SlotState,
 };
 use timertask_core::time::Trigger;
 
 use super::super::LedgerHarness;
 use super::super::probe::{LONG, Probe, SHORT, SKEW, fingerprint, id, other, plan_id, seconds, value};
+
+/// Reading what has lapsed changes nothing: whoever looks twice ends it by a request of its own, and until then its runner
+/// may still renew.
+pub fn a_look_ends_nothing<H: LedgerHarness>(harness: &H) {
+    let p = Probe::open(harness);
+    let request = ClaimRequest { ttl: SHORT, ..p.live(1) };
+    let grant = p.grant(&request);
+    harness.pass_time(SHORT + SHORT / 2);
+    for _ in 0..3 {
+        let seen = p.unchanged(|_| keys(&lapsed(harness, 10)));
+        assert_eq!(seen, std::slice::from_ref(&request.key));
+    }
+    assert!(matches!(p.renew(&request, grant.fence, LONG), Renewal::Held(_)));
+    assert!(keys(&lapsed(harness, 10)).is_empty());
+}
 
 /// All pages of a query whose page goes on at `next(token)`.
 #[track_caller]
