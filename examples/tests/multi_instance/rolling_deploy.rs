@@ -7,7 +7,7 @@ use timertask_testkit::Cluster;
 
 #[test]
 fn a_rolling_deploy_runs_no_slot_twice() {
-    let minutes = |n| Duration::from_secs(60 * n);
+    let minutes = |n: u64| Duration::from_secs(60 * n);
     let mut cluster = Cluster::builder().instances(3).seed(2).plans([Plan::new("poll", "* * * * *")]).build();
     cluster.advance(minutes(10));
     cluster.expect_starts("poll", 10);

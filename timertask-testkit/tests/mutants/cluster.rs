@@ -60,6 +60,8 @@ const NO_PROMISE: &[(Mutant, &str)] = &[
     (Mutant::RenewalComparesTime, "a run that could have gone on is told to stop"),
     (Mutant::NoNonceRepeat, "a grant whose answer was lost is orphaned instead of asked for again"),
     (Mutant::ARepeatKeepsTheLease, "a lease that ends early is looked at twice, and renewed"),
+    (Mutant::RequestsByInstant, "a request that is repeated at another instant is a slot of its own"),
+    (Mutant::WhoAskedIsForgotten, "who asked for a run is told to people"),
     (Mutant::SupersededByTheFuture, "a slot is accounted for, though it might have started"),
     (Mutant::LapsedRunsLeaveTheGate, "two runs of a plan overlap, which no promise rules out"),
     (Mutant::PauseOfAllIgnored, "slots start under a pause, each of them once"),
