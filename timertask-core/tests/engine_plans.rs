@@ -369,3 +369,63 @@ fn counted_from_the_install_the_first_run_comes_one_period_later() {
     clock.advance(secs(60));
     assert_eq!(log.take(), ["a 00:04:20"]);
 }
+
+/// Any sequence of sets: what a reconcile reports is the difference, what did not change is left alone, and a plan that
+/// was edited to nonsense goes on as it was.
+#[test]
+fn any_sequence_of_sets_is_told_as_the_difference_and_leaves_the_last_good_versions() {
+    const SPECS: [&str; 6] = ["* * * * *", "*/5 * * * *", "@every 90s", "61 * * * *", "no spec", "0 0 30 2 *"];
+    let good = |spec: &str| spec.parse::<timertask_core::Schedule>().is_ok();
+    for seed in 1..=200 {
+        let clock = FakeClock::seeded(seed);
+        let dice = FakeClock::seeded(!seed);
+        let below = |n: usize| usize::try_from(timertask_core::Clock::entropy(&dice) % n as u64).unwrap();
+        let scheduler = scheduler(&clock);
+        let mut installed = std::collections::BTreeMap::<String, &str>::new();
+        for step in 0..12 {
+            let mut set = Vec::new();
+            let (mut wanted, mut failed) = (std::collections::BTreeMap::new(), Vec::new());
+            for id in ["a", "b", "c", "d", "e"].into_iter().filter(|_| below(4) > 0) {
+                let (spec, enabled) = (SPECS[below(SPECS.len())], below(5) > 0);
+                set.push(Plan::new(id, spec).enabled(enabled));
+                if enabled && good(spec) {
+                    wanted.insert(id.to_owned(), spec);
+                } else if enabled {
+                    failed.push(id.to_owned());
+                    // Its last good version stays.
+                    wanted.extend(installed.get(id).map(|last| (id.to_owned(), *last)));
+                }
+            }
+            let at = format!("seed {seed}, step {step}: {installed:?} to {set:?}");
+            let empty_first = installed.is_empty() && set.is_empty();
+            let report = scheduler.reconcile(set.clone()).unwrap();
+            let ids = |changes: &[timertask_core::PlanChange]| {
+                let mut ids: Vec<String> = changes.iter().map(|change| change.id.to_string()).collect();
+                ids.sort();
+                ids
+            };
+            let new = |id: &&String| !installed.contains_key(*id);
+            let edited = |id: &&String| installed.get(*id).is_some_and(|before| *before != wanted[*id]);
+            assert_eq!(ids(&report.installed), wanted.keys().filter(new).cloned().collect::<Vec<_>>(), "{at}");
+            assert_eq!(ids(&report.replaced), wanted.keys().filter(edited).cloned().collect::<Vec<_>>(), "{at}");
+            let gone = installed.keys().filter(|id| !wanted.contains_key(*id)).cloned();
+            assert_eq!(ids(&report.removed), gone.collect::<Vec<_>>(), "{at}");
+            let mut failures: Vec<String> = report.failed.iter().map(|failure| failure.id.to_string()).collect();
+            failures.sort();
+            assert_eq!(failures, failed, "{at}");
+            assert!(!empty_first || report.is_quiet(), "{at}");
+            let view: Vec<String> = scheduler.plans().unwrap().iter().map(|view| view.id.to_string()).collect();
+            let mut view: Vec<String> = view.into_iter().filter(|id| wanted.contains_key(id)).collect();
+            view.sort();
+            assert_eq!(view, wanted.keys().cloned().collect::<Vec<_>>(), "{at}");
+            installed = wanted;
+            clock.advance(secs(below(200) as u64));
+            // The same set again changes nothing.
+            let again = scheduler.reconcile(set).unwrap();
+            assert!(
+                again.installed.is_empty() && again.replaced.is_empty() && again.removed.is_empty(),
+                "{at}: {again}"
+            );
+        }
+    }
+}
