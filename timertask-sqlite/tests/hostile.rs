@@ -1,5 +1,7 @@
 //! Ids and payloads that break what is put together from strings, from the plan through the engine into the file and back.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod common;
 
 use std::collections::BTreeMap;
