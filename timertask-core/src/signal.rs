@@ -75,7 +75,7 @@ impl Signal {
 
     /// Waits until the flag is set, somebody [`poke`](Self::poke)s, or `limit` of real time has passed; with a limit it
     /// may also end before, so look again. Does not take the flag. `since` is [`pokes`](Self::pokes) from before the caller looked whether it has to wait: a poke
-    /// since then is not missed. For clocks; everybody else waits through [`Clock::wait`].
+    /// since then is not missed. For clocks; everybody else waits through [`Clock::wait`](crate::Clock::wait).
     ///
     /// # Blocking
     /// Up to `limit`, without one until set or poked.

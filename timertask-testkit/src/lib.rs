@@ -6,6 +6,15 @@
 //! * [`Faulty`]: a store whose calls fail, get lost, come late or twice.
 //! * [`conformance`]: what every store must do, as named cases that prove a store of your own.
 //! * [`MemLedger`] and [`LocalMutex`], the built-in stores, which schedulers of one process may share.
+//!
+//! **To test your jobs**, give a [`Cluster`] your plans and your job, let time pass, let something befall an instance by one
+//! call ([`kill`](Cluster::kill), [`freeze`](Cluster::freeze), [`cut_off`](Cluster::cut_off), …), and say what you expect:
+//! every entry into a job is recorded by itself ([`Cluster::starts`]), the `expect_…` helpers name slot and instance where
+//! they fail, and [`Cluster::check`] verifies every promise. None of it sleeps.
+//!
+//! **To prove a store of your own**, write a harness of a few lines, and take in the [`conformance`] macros that fit it; then
+//! [`conformance::traces`], random requests that your answers have to survive; then [`simulation::run_on`], whole schedulers
+//! on it under everything that can befall them. The kit proves itself by stores that each have one fault built in.
 
 pub mod clock;
 pub mod cluster;

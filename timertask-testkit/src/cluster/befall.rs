@@ -9,7 +9,7 @@ use timertask_core::clock::Clock;
 use super::Cluster;
 
 impl Cluster {
-    /// Kills a process, as SIGKILL does; see [`ClockView::kill`].
+    /// Kills a process, as SIGKILL does; see [`ClockView::kill`](crate::ClockView::kill).
     ///
     /// # Panics
     /// Where it does not live.
@@ -90,7 +90,7 @@ impl Cluster {
         self.clock.settle();
     }
 
-    /// Steps all wall clocks, the store's too; see [`FakeClock::step_wall`].
+    /// Steps all wall clocks, the store's too; see [`FakeClock::step_wall`](crate::FakeClock::step_wall).
     ///
     /// # Blocking
     /// Until all are at rest.
@@ -102,7 +102,7 @@ impl Cluster {
         self.clock.settle();
     }
 
-    /// All hosts sleep for `d`; see [`FakeClock::suspend`].
+    /// All hosts sleep for `d`; see [`FakeClock::suspend`](crate::FakeClock::suspend).
     ///
     /// # Blocking
     /// Until all are at rest.
