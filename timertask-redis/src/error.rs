@@ -187,8 +187,9 @@ fn kind_of_code(error: &RedisError) -> StoreErrorKind {
         "ERR" if may_not(error) => StoreErrorKind::Auth,
         "ERR" if detail.contains("unknown command") => StoreErrorKind::Misconfigured,
         "OOM" | "NOREPLICAS" => StoreErrorKind::Full,
-        // A replica; a server that stopped taking writes because it could not save.
-        "READONLY" | "MISCONF" => StoreErrorKind::ReadOnly,
+        // A replica; a server that stopped taking writes because it could not save; one that became a replica while it
+        // waited for its own (`WAIT`).
+        "READONLY" | "MISCONF" | "UNBLOCKED" => StoreErrorKind::ReadOnly,
         "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "ASK" => StoreErrorKind::Busy,
         "NOAUTH" | "WRONGPASS" | "NOPERM" => StoreErrorKind::Auth,
         // A key of another's; a node of a cluster that is spoken to as if it were alone.
@@ -217,6 +218,11 @@ mod tests {
             ("OOM", "command not allowed when used memory > 'maxmemory'", Full),
             ("NOREPLICAS", "Not enough good replicas to write.", Full),
             ("READONLY", "You can't write against a read only replica.", ReadOnly),
+            (
+                "UNBLOCKED",
+                "force unblock from blocking operation, instance state changed (master -> replica?)",
+                ReadOnly,
+            ),
             ("MISCONF", "Redis is configured to save RDB snapshots", ReadOnly),
             ("LOADING", "Redis is loading the dataset in memory", Busy),
             ("BUSY", "Redis is busy running a script", Busy),

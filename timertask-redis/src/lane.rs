@@ -68,21 +68,21 @@ impl Lane {
     ) -> Result<T, Fault> {
         let mut permit = self.permit()?;
         let reused = permit.connection.is_some();
-        match permit.run(&work) {
-            // Where the master has become a replica, nothing was done; a new connection may lead to the master that is.
-            Err(Failure::Call(error))
-                if reused && (is_read_only(&error) || (repeat == Repeat::Harmless && was_hung_up(&error))) =>
-            {
-                // The others that are idle lead nowhere either.
-                self.state().idle.clear();
-                permit.run(&work)
-            }
-            done => done,
-        }
-        .map_err(|failure| match failure {
+        let told = |failure| match failure {
             Failure::Connect(fault) => fault,
             Failure::Call(error) => Fault::of_call(error, group),
-        })
+        };
+        let done = permit.run(&work);
+        let Err(Failure::Call(error)) = &done else { return done.map_err(told) };
+        let hung_up = repeat == Repeat::Harmless && was_hung_up(error);
+        // Where the master has become a replica, nothing was done; a new connection may lead to the master that is.
+        if !reused || !(hung_up || is_read_only(error)) {
+            return done.map_err(told);
+        }
+        // The others that are idle lead nowhere either.
+        self.state().idle.clear();
+        // The server may have hung up after it had carried it out, whatever comes of asking once more.
+        permit.run(&work).map_err(|failure| if hung_up { told(failure).unknown_outcome() } else { told(failure) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

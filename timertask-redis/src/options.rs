@@ -53,7 +53,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// How long connecting may take, and each answer while the server lets the client in (password, database);
+    /// How long connecting may take (to each address in turn, where a host's name has several), and each answer while the server lets the client in (password, database);
     /// default: 1 s; at least 1 ms.
     pub fn connect_timeout(mut self, wait: Duration) -> Self {
         self.connect_timeout = at_least_a_moment(wait);

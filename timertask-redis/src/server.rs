@@ -1,5 +1,6 @@
 //! One server: the connections to it, by kind of call, and how a call is carried out on one of them.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use crate::access::Open;
 use crate::error::Fault;
 use crate::fitness::{self, Fitness};
 use crate::lane::{Lane, Repeat};
+use crate::layout::millis;
 use crate::options::Options;
 use crate::script::{Asking, Call, Code};
 
@@ -60,15 +62,21 @@ impl Server {
     /// The texts that the script answers.
     pub(crate) fn ask(&self, asked: &Asked<'_>, asking: Asking) -> Result<Vec<Value>, Fault> {
         let waits = self.replicas.filter(|_| matches!(asked.kind, Kind::Claims | Kind::Ends));
-        let (values, have_it) = self.lane(asked.kind).call(asked.repeat, asked.group, |connection| {
-            let values = asked.call.run(asked.code, connection, asking)?;
-            let Some(replicas) = waits else { return Ok((values, u32::MAX)) };
-            connection.set_read_timeout(Some(self.response_timeout.saturating_add(replicas.wait)))?;
-            let wait = replicas.wait.as_millis().max(1);
-            let have_it = redis::cmd("WAIT").arg(replicas.least).arg(wait.to_string()).query(connection)?;
+        // Whatever the server says to `WAIT`, the script has been carried out by then.
+        let carried_out = Cell::new(false);
+        let done = self.lane(asked.kind).call(asked.repeat, asked.group, |connection| {
+            let Some(replicas) = waits else {
+                return Ok((asked.call.run(asked.code, connection, asking)?, u32::MAX));
+            };
             connection.set_read_timeout(Some(self.response_timeout))?;
-            Ok((values, have_it))
-        })?;
+            let values = asked.call.run(asked.code, connection, asking)?;
+            carried_out.set(true);
+            connection.set_read_timeout(Some(self.response_timeout.saturating_add(replicas.wait)))?;
+            let wait = millis(replicas.wait);
+            Ok((values, redis::cmd("WAIT").arg(replicas.least).arg(wait).query(connection)?))
+        });
+        let (values, have_it) =
+            done.map_err(|fault| if carried_out.get() { fault.unknown_outcome() } else { fault })?;
         match waits {
             Some(Replicas { least, wait }) if have_it < least => {
                 let what = format!("{have_it} of the {least} replicas asked for had it after {} ms", wait.as_millis());

@@ -367,6 +367,24 @@ fn a_connection_that_was_hung_up_is_replaced_where_asking_twice_is_harmless() {
     let _ = store.plan(&[(plan, close)]).unwrap();
 }
 
+/// A claim may have been carried out before the server hung up. That nothing could be asked after it changes nothing.
+#[test]
+fn hung_up_on_and_not_let_in_again_the_outcome_is_unknown() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::to(server.port());
+    let () = server.tell(&["CONFIG", "SET", "requirepass", "sesame"]);
+    let url = proxy.url().replace("//", "//:sesame@");
+    let store = Redis::options().connect_timeout(PATIENT).response_timeout(PATIENT).connect(&url).unwrap();
+    let at = open(&store, &plan_key("p")) + 1;
+    grant(&store, &request(&plan_key("p"), at, 1));
+    proxy.answers(Fate::Cut(0));
+    let error = try_claim(&store, at + 1, 1).unwrap_err();
+    assert!(error.outcome_unknown(), "{error}");
+    proxy.heal();
+    assert_eq!(claim_once_back(&store, at + 1, 2), Claim::Held, "it had been carried out");
+    assert!(matches!(claim_once_back(&store, at + 1, 1), Claim::Granted(_)));
+}
+
 #[test]
 fn nobody_there_is_unreachable_and_nothing_was_asked() {
     let mut server = Server::start(&[]);

@@ -459,6 +459,39 @@ fn a_cluster_is_told_from_a_server_and_no_error_tells_the_password() {
     assert!(!format!("{store:?}").is_empty());
 }
 
+/// A node that the others were taken from knows of its own slots alone. Whoever asks it first asks another then.
+#[test]
+fn a_node_that_was_cut_off_does_not_say_who_has_what() {
+    let nodes = Nodes::with_replicas(0, &["--cluster-require-full-coverage", "no"]);
+    for n in 1..3 {
+        let () = nodes.servers[0].tell(&["CLUSTER", "FORGET", &nodes.id(n)]);
+    }
+    let store = nodes.connect();
+    for plan in one_on_each(&nodes) {
+        let at = open(&store, &plan) + 1;
+        assert!(matches!(try_claim(&store, &plan, at, 1), Ok(Claim::Granted(_))));
+    }
+}
+
+/// A slot that nobody has for a while is found again once somebody has it.
+#[test]
+fn a_slot_that_had_no_node_is_looked_for() {
+    let nodes = Nodes::with_replicas(0, &["--cluster-require-full-coverage", "no"]);
+    let store = nodes.connect();
+    let plan = one_on_each(&nodes).remove(1);
+    let at = open(&store, &plan) + 1;
+    let (owner, slot) = nodes.owner(&bucket(&plan));
+    let slot = slot.to_string();
+    for server in &nodes.servers {
+        let () = server.tell(&["CLUSTER", "DELSLOTS", &slot]);
+    }
+    until(|| {
+        try_claim(&store, &plan, at, 1).err().filter(|error| error.to_string().contains("no node of the cluster"))
+    });
+    let () = nodes.servers[owner].tell(&["CLUSTER", "ADDSLOTS", &slot]);
+    until(|| matches!(try_claim(&store, &plan, at, 1), Ok(Claim::Granted(_))).then_some(()));
+}
+
 /// Slow: a failover takes as long as the nodes wait for each other. Run by `scripts/soak`.
 #[test]
 #[ignore = "a failover takes several seconds; scripts/soak runs it"]

@@ -168,7 +168,10 @@ fn corrupt_where_a_row_is_damaged() {
     grant(&store, &request(&plan, at, 1));
     let slots: Vec<String> = server.tell(&["KEYS", "*:slots:p"]);
     let names: Vec<String> = server.tell(&["HKEYS", &slots[0]]);
-    for damage in ["", "0\n1", &"x\n".repeat(17)] {
+    let row: String = server.tell(&["HGET", &slots[0], &names[0]]);
+    let in_no_state = |state: &str| row.replacen('0', state, 1);
+    for damage in ["", "0\n1", &"x\n".repeat(19), &in_no_state(""), &in_no_state("7"), &row.replace("\n1\n", "\nnan\n")]
+    {
         let _: i64 = server.tell(&["HSET", &slots[0], &names[0], damage]);
         told(try_claim(&store, at, 1), StoreErrorKind::Corrupt);
         told(store.read(&Query::Slots(vec![request(&plan, at, 1).key])), StoreErrorKind::Corrupt);
@@ -185,6 +188,28 @@ fn corrupt_where_a_row_is_damaged() {
     let group = [request(&plan_key("q"), after, 1), request(&plan, at, 1)];
     assert!(told(store.claim(&group), StoreErrorKind::Corrupt).outcome_unknown());
     assert_eq!(claim(&store, &request(&plan_key("q"), after, 2)), Claim::Held);
+}
+
+/// Two range records lie behind a cursor that goes back; of the damaged one nothing is known, and the other stays whole.
+#[test]
+fn corrupt_where_a_range_is_damaged_and_nothing_is_half_done() {
+    let server = Server::start(&[]);
+    let store = server.connect();
+    let plan = plan_key("p");
+    let now = open(&store, &plan);
+    let bucket = bucket(&plan);
+    let row: String = server.tell(&["HGET", &bucket, "p"]);
+    let mut fields: Vec<String> = row.split('\n').map(str::to_owned).collect();
+    fields[3] = (now + 100_000).to_string();
+    let _: i64 = server.tell(&["HSET", &bucket, "p", &fields.join("\n")]);
+    let range = |upto: i64, rest: &str| format!("4{}{}{rest}", (1_i64 << 52) + upto, (1_i64 << 52) + now - 9);
+    for member in [range(now + 50_000, "\n3\n0\n1"), range(now + 90_000, "")] {
+        let _: i64 = server.tell(&["ZADD", &format!("{bucket}:index:p"), "0", &member]);
+    }
+    let before = dump(&server);
+    let set_back = [(plan, PlanOp::SetBack { max_skew: Duration::ZERO })];
+    told(store.plan(&set_back), StoreErrorKind::Corrupt);
+    assert!(dump(&server) == before);
 }
 
 #[test]

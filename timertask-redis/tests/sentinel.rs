@@ -200,6 +200,19 @@ fn what_too_few_replicas_have_is_a_fault_and_never_a_grant() {
     let claim = until(|| try_claim(&store, at + 1, 1).ok());
     assert!(matches!(claim, Claim::Granted(_)), "asked again with the same nonce: {claim:?}");
     assert!(matches!(store.end(&[success(&running, &granted)]).unwrap().value[0], Ended::AlreadyRecorded));
+
+    // Whatever else `WAIT` comes to: by then the claim has been carried out.
+    let other = plan_key("q");
+    let at = open(&store, &other) + 1;
+    let () = master.tell(&["ACL", "SETUSER", "default", "-wait"]);
+    let error = store.claim(&[request(&other, at, 1)]).unwrap_err();
+    assert_eq!((error.kind(), error.outcome_unknown()), (StoreErrorKind::Auth, true), "{error}");
+    assert_eq!(common::claim(&master.connect(), &request(&other, at, 2)), Claim::Held);
+    let () = master.tell(&["ACL", "SETUSER", "default", "+wait"]);
+    let for_ever = patient().min_replicas(1, Duration::MAX).connect(&master.url()).unwrap();
+    for store in [&store, &for_ever] {
+        grant(store, &request(&other, at, 1));
+    }
 }
 
 /// Slow: sentinels wait before they agree that a master is lost. Run by `scripts/soak`.

@@ -98,12 +98,18 @@ end
 local function cut_ranges(key, id, at)
     local index = index_key(key, id)
     local behind = call('ZRANGEBYLEX', index, '[' .. RANGE .. spell(at + 1), '(' .. (RANGE + 1))
+    local left = {}
     for i = 1, #behind do
         local first = string.sub(behind[i], 18, 33)
         if number(first, 'a range') - SHIFT <= at then
             local rest = string.match(behind[i], '^[^\n]*\n[^\n]*(\n.*)$') or bad('a range is cut short')
-            call('ZADD', index, 0, RANGE .. spell(at) .. first .. '\n' .. rest)
+            left[#left + 1] = RANGE .. spell(at) .. first .. '\n' .. rest
         end
+    end
+    for i = 1, #left do
+        call('ZADD', index, 0, left[i])
+    end
+    for i = 1, #behind do
         call('ZREM', index, behind[i])
     end
 end

@@ -45,8 +45,9 @@ local function bad(what)
     error('TTBAD ' .. what, 0)
 end
 
+-- Digits alone: Lua itself would take 'nan', which compares with nothing, so that whatever it guards would pass.
 local function number(text, what)
-    return tonumber(text) or bad(what .. ' is not a number')
+    return text and string.find(text, '^%-?%d+$') and tonumber(text) or bad(what .. ' is not a number')
 end
 
 local function text(n)
@@ -161,6 +162,11 @@ end
 
 local function parse_slot(row)
     local parsed = fields(row, SLOT_FIELDS, 'a slot')
+    local state = parsed[STATE]
+    if state ~= RUNNING and state ~= OPEN and state ~= ENDED and state ~= NOT_STARTED then
+        -- What is none of the others must not pass for open.
+        bad('a slot is in no state')
+    end
     number(parsed[FENCE], 'a fence')
     number(parsed[ATTEMPT], 'an attempt')
     number(parsed[LEASE_END], 'a lease end')

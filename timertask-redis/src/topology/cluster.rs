@@ -71,6 +71,7 @@ impl Cluster {
         let known = self.refresh_if_stale();
         let slot = asked.call.first_key().map_or(0, slots::slot);
         let Some(mut node) = slots::owner(&self.map().owned, slot).cloned() else {
+            self.map().is_stale = true;
             known?;
             return Err(Fault::new(StoreErrorKind::Busy, format!("no node of the cluster has slot {slot}")));
         };
@@ -126,22 +127,29 @@ impl Cluster {
         let hosts = self.hosts();
         let patience = self.options.connect_timeout.saturating_add(self.options.response_timeout);
         let mut last = Fault::new(StoreErrorKind::Misconfigured, "there are no hosts");
+        // A node that was cut off from the others may know of some slots only: then another is asked.
+        let mut found = None;
         for _ in 0..hosts.len() {
             let host = &hosts[attempts.first % hosts.len()];
+            // The next look begins at another: this one may never hear of what has changed.
+            attempts.first = attempts.first.wrapping_add(1);
             match self.look_from(host) {
-                Ok(owned) => {
-                    let known = self.learn(owned);
-                    attempts.failures = 0;
-                    // While a master is lost each of its faults asks for a look; a few each second are enough.
-                    attempts.not_before = SystemClock.monotonic().saturating_add(backoff(2));
-                    return known;
+                Ok(owned) if slots::is_whole(&owned) => {
+                    found = Some(owned);
+                    break;
                 }
+                Ok(owned) => found = Some(owned),
                 Err(fault) => last = fault,
             }
-            attempts.first = attempts.first.wrapping_add(1);
             if SystemClock.monotonic().saturating_sub(started) >= patience {
                 break;
             }
+        }
+        if let Some(owned) = found {
+            attempts.failures = 0;
+            // While a master is lost each of its faults asks for a look; a few each second are enough.
+            attempts.not_before = SystemClock.monotonic().saturating_add(backoff(2));
+            return self.learn(owned);
         }
         attempts.not_before = SystemClock.monotonic().saturating_add(backoff(attempts.failures));
         attempts.failures = attempts.failures.saturating_add(1);

@@ -46,6 +46,13 @@ pub(crate) fn parse(url: &str, options: &Options) -> Result<Url, Fault> {
     if encrypted && cfg!(not(feature = "tls")) {
         return Err(bad("TLS needs the feature 'tls' of timertask-redis"));
     }
+    // It would be read as the end of a host, and shown as such.
+    let behind = rest.find(['/', '?', '#']).map_or("", |at| &rest[at..]);
+    if behind.contains('@') && !scheme.contains("unix") {
+        return Err(bad(
+            "what stands before the hosts' '@' holds '/', '?' or '#'; user and password are percent-encoded",
+        ));
+    }
     let several = match scheme {
         "redis+sentinel" | "rediss+sentinel" => Several::parse(rest, SENTINEL)?,
         "redis+cluster" | "rediss+cluster" => Several::parse(rest, REDIS)?,
@@ -160,6 +167,11 @@ mod tests {
             "redis+sentinel://u:sesame@a:port/m",
             "redis+sentinel://u:sesame@,/m",
             "redis+sentinel://u:sesame@a/m?sesame",
+            "redis+sentinel://u:1/sesame@a/m",
+            "redis+cluster://u:1/sesame@a",
+            "redis://u:1/sesame@a",
+            "redis://u:1?sesame@a",
+            "rediss://u:1#sesame@a",
             "redis+cluster://u:sesame@a/1",
             "redis+cluster://u:sesame@",
             "sesame",
