@@ -1,5 +1,6 @@
 //! Whether a server is fit to keep a ledger, and what it can promise.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use redis::{Connection, RedisResult, ServerErrorKind};
@@ -31,9 +32,10 @@ pub(crate) fn ask(connection: &mut Connection) -> RedisResult<Fitness> {
     let mut fitness = read_info(&info);
     if fitness.appends {
         // Services that rent out servers often forbid this one; then the weaker is assumed.
-        let asked: RedisResult<Vec<String>> = redis::cmd("CONFIG").arg("GET").arg("appendfsync").query(connection);
+        let asked: RedisResult<HashMap<String, String>> =
+            redis::cmd("CONFIG").arg("GET").arg("appendfsync").query(connection);
         match asked {
-            Ok(pair) => fitness.synced = pair.get(1).is_some_and(|value| value == "always"),
+            Ok(found) => fitness.synced = found.get("appendfsync").is_some_and(|value| value == "always"),
             Err(error) if is_forbidden(&error) => {}
             Err(error) => return Err(error),
         }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use common::*;
 use timertask_core::key::{Fence, Nonce};
 use timertask_core::seam::{
-    Board, Claim, Cover, Durability, EndOp, EndRequest, Ledger, Mutex, NotStarted, PlanOp, Query, Refusal, Retention,
-    StoreError, StoreErrorKind, Term,
+    Board, Claim, Cover, Durability, EndOp, EndRequest, Ended, Ending, Ledger, Mutex, NotStarted, PlanOp, Query,
+    Refusal, Retention, SlotState, StoreError, StoreErrorKind, Term,
 };
 use timertask_core::time::Trigger;
 use timertask_redis::Redis;
@@ -289,6 +289,20 @@ fn durability_is_what_the_server_is_set_up_for() {
     assert_eq!(store.describe().unwrap(), Durability::Durable { synced: false });
     let () = server.tell(&["CONFIG", "SET", "appendfsync", "always"]);
     assert_eq!(store.describe().unwrap(), Durability::Durable { synced: true });
+}
+
+/// The newer protocol, which a URL may ask for, has other shapes for the same answers.
+#[test]
+fn the_newer_protocol_is_understood() {
+    let server = Server::start(APPENDS);
+    let store = Redis::connect(&format!("{}?protocol=resp3", server.url())).unwrap();
+    assert_eq!(store.describe().unwrap(), Durability::Durable { synced: true });
+    let plan = plan_key("p");
+    let at = open(&store, &plan) + 1;
+    let first = request(&plan, at, 1);
+    let end = success(&first, &grant(&store, &first));
+    assert_eq!(store.end(&[end]).unwrap().value, [Ended::Recorded(SlotState::Ended(Ending::Succeeded))]);
+    assert_eq!(store.read(&Query::Slots(vec![first.key])).unwrap().value.slots.len(), 1);
 }
 
 #[test]

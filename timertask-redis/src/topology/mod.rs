@@ -49,7 +49,10 @@ impl Topology {
             Form::Cluster => Self::Cluster(cluster::Cluster::new(access, hosts, options)),
             #[cfg(not(all(feature = "sentinel", feature = "cluster")))]
             form => {
-                let what = format!("{} needs the feature '{form}' of timertask-redis", together(&hosts));
+                let what = format!(
+                    "{} needs the feature '{form}' of timertask-redis, 'redis-{form}' of timertask",
+                    together(&hosts)
+                );
                 return Err(("connect".to_owned(), Fault::new(StoreErrorKind::Misconfigured, what)));
             }
         };
@@ -144,7 +147,8 @@ mod tests {
                 assert_eq!(kind, StoreErrorKind::Unreachable, "{told}");
             } else {
                 assert_eq!(kind, StoreErrorKind::Misconfigured, "{told}");
-                assert!(told.contains(&format!("feature '{feature}'")), "{told}");
+                let named = format!("feature '{feature}' of timertask-redis, 'redis-{feature}' of timertask");
+                assert!(told.contains(&named), "{told}");
             }
             assert!(!told.contains("sesame"), "{told}");
         }

@@ -44,7 +44,7 @@ pub(crate) fn parse(url: &str, options: &Options) -> Result<Url, Fault> {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", ""));
     let encrypted = scheme.starts_with("rediss");
     if encrypted && cfg!(not(feature = "tls")) {
-        return Err(bad("TLS needs the feature 'tls' of timertask-redis"));
+        return Err(bad("TLS needs the feature 'tls' of timertask-redis, 'redis-tls' of timertask"));
     }
     // It would be read as the end of a host, and shown as such.
     let behind = rest.find(['/', '?', '#']).map_or("", |at| &rest[at..]);
