@@ -218,7 +218,7 @@ impl Claimer {
         if permits > 0 {
             Counters::add(&shared.counters.claimed, permits);
             let granted = if shared.mutex.is_some() { self.ask_one_by_one(candidates) } else { self.ask(candidates) };
-            shared.pool.give_back(permits - granted, shared.clock.monotonic());
+            shared.pool.give_back(permits - granted, &*shared.clock);
         }
     }
 

@@ -128,10 +128,13 @@ impl Pool {
     }
 
     /// Gives back the permits of slots that were not granted.
-    pub(crate) fn give_back(&self, n: usize, mono: Duration) {
+    pub(crate) fn give_back(&self, n: usize, clock: &dyn Clock) {
         if n > 0 {
             self.busy.fetch_sub(n, Ordering::AcqRel);
-            self.wake(n.min(self.retries.ready(mono)));
+            // Pairs with the fence in `next`. The clock is read once the permits are there: a worker that found none for a
+            // retry has read it before.
+            fence(Ordering::SeqCst);
+            self.wake(n.min(self.retries.ready(clock.monotonic())));
         }
     }
 
@@ -181,7 +184,12 @@ impl Pool {
 
     /// Takes out those that wait for another try and that `stop` says; they are over.
     pub(crate) fn stop_waiting(&self, stop: impl Fn(&RunCell) -> bool) -> Vec<Arc<RunCell>> {
-        self.retries.take(stop)
+        let over = self.retries.take(stop);
+        if !over.is_empty() {
+            // The claimer may have left a permit to one of them.
+            self.claimer.notify();
+        }
+        over
     }
 
     /// Wakes up to `n` workers that wait for work, which is there already. Those that are at work look for more by
@@ -217,9 +225,9 @@ impl Pool {
             self.pass_watch();
             return next;
         }
-        // One whose back-off is over and that finds no permit waits for that, not for a time. Time has gone on since the look
-        // above, so that it is the permit which tells.
-        let until = self.retries.soonest().filter(|at| watches && (self.has_permit() || *at > clock.monotonic()));
+        // One whose back-off is over and that finds no permit waits for that, not for a time. The clock is read first: then
+        // whoever gives the permit back reads it later, and finds the retry.
+        let until = self.retries.soonest().filter(|at| watches && (*at > clock.monotonic() || self.has_permit()));
         Next::Wait(until)
     }
 
@@ -279,3 +287,7 @@ impl Pool {
         cell
     }
 }
+
+#[cfg(test)]
+#[path = "pool_tests.rs"]
+mod tests;
