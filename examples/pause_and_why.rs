@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     clock.advance(90 * MINUTE);
     println!("03:06  {}", service.why("import"));
     // The pause that was seen is ended, and no other; what fell into it is not made up.
-    office.resume("import", Resume::FromNow, Some(&pause))?;
+    office.resume("import", &ana, Resume::FromNow, Some(&pause))?;
     clock.advance(30 * MINUTE);
     println!("03:36  {}", service.why("import"));
 

@@ -8,7 +8,8 @@ use common::*;
 use std::sync::Arc;
 use std::time::Duration;
 use timertask_core::{
-    BoxError, Event, Jobs, MemLedger, Observer, Plan, PlanId, Run, RunKind, RunOutcome, Scheduler, StoreErrorKind,
+    Asked, BoxError, Event, Jobs, MemLedger, Namespace, Observer, Operator, Plan, PlanId, Resume, Run, RunKind,
+    RunOutcome, Scheduler, StoreErrorKind,
 };
 use timertask_testkit::{Call, FakeClock, Fault, Faulty};
 
@@ -184,11 +185,39 @@ impl log::Log for Logger {
     fn flush(&self) {}
 }
 
+/// Begins to listen to the log, if nobody does yet.
+fn listen() {
+    static LOGGER: Logger = Logger;
+    // The other test may have been first.
+    let _ = log::set_logger(&LOGGER);
+    log::set_max_level(log::LevelFilter::Trace);
+}
+
+#[test]
+fn the_log_tells_who_resumed_what_and_why() {
+    listen();
+    let clock = FakeClock::new();
+    let ledger: MemLedger = ledger(&clock);
+    let scheduler = Scheduler::builder(|_: &Run| Ok(())).clock(clock.clone()).ledger(ledger.clone()).start().unwrap();
+    scheduler.reconcile([minutely("moved")]).unwrap();
+    let (ana, bo) = (Asked::new("ana", "it moves").unwrap(), Asked::new("bo", "it has moved").unwrap());
+    scheduler.pause("moved", &ana, None).unwrap();
+    scheduler.resume("moved", &bo, Resume::FromNow, None).unwrap();
+    let operator = Operator::new(ledger, Namespace::default()).clock(clock);
+    operator.pause_all(&ana, None).unwrap();
+    operator.resume_all(&bo, Resume::CatchUp, None).unwrap();
+    operator.resume_all(&Asked::new("eve", "it was over").unwrap(), Resume::CatchUp, None).unwrap();
+    let heard = HEARD.lock().unwrap_or_else(|e| e.into_inner()).clone();
+    for what in ["plan \"moved\"", "all plans"] {
+        let begin = format!("timertask::engine {what} resumed by bo: it has moved; was paused by ana since 20");
+        assert_eq!(heard.iter().filter(|line| line.starts_with(&begin)).count(), 1, "{what}: {heard:#?}");
+    }
+    assert!(!heard.iter().any(|line| line.contains("resumed by eve")), "there was nothing left to resume");
+}
+
 #[test]
 fn no_payload_shows_in_logs_or_in_debug() {
-    static LOGGER: Logger = Logger;
-    log::set_logger(&LOGGER).unwrap();
-    log::set_max_level(log::LevelFilter::Trace);
+    listen();
     const SECRET: &str = "hunter2-s3cr3t";
     let clock = FakeClock::new();
     let ledger: MemLedger = ledger(&clock);

@@ -115,7 +115,7 @@ fn a_pause_survives_the_restart_of_all_instances_and_is_ended_by_another_process
     }
     // A handle of its own on the file, as a program has it.
     let other = Operator::new(open(dir.path("cluster.db"))(Arc::new(cluster.clock().clone())), Namespace::default());
-    other.resume("p", Resume::FromNow, Some(&paused)).unwrap();
+    other.resume("p", &ana(), Resume::FromNow, Some(&paused)).unwrap();
     cluster.advance(secs(60));
     cluster.expect_starts("p", 2);
     assert_eq!(cluster.ranges("p").iter().map(|range| range.reason).collect::<Vec<_>>(), [NotStarted::Paused]);
@@ -156,8 +156,8 @@ fn random_pauses_and_crashes_break_no_promise_and_the_audit_agrees_with_the_file
             match dice {
                 0 => drop(scheduler.pause("p0", &ana(), None).unwrap()),
                 1 => drop(scheduler.pause_all(&ana(), until).unwrap()),
-                2 => drop(scheduler.resume("p0", Resume::FromNow, None).unwrap()),
-                3 => drop(scheduler.resume_all(Resume::CatchUp, None).unwrap()),
+                2 => drop(scheduler.resume("p0", &ana(), Resume::FromNow, None).unwrap()),
+                3 => drop(scheduler.resume_all(&ana(), Resume::CatchUp, None).unwrap()),
                 4 => cluster.kill(index),
                 _ => {}
             }

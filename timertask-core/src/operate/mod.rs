@@ -59,7 +59,7 @@ pub enum Scope {
 /// An operator's way to a ledger, without a scheduler: for admin pages, programs and scripts beside the service. A
 /// [`Scheduler`](crate::Scheduler) has the same methods.
 ///
-/// Who may call them is for you to decide. Who did, and why, is kept with what they did.
+/// Who may call them is for you to decide. Who did, and why, is kept with what they did; of a pause, until it is over.
 ///
 /// ```
 /// # extern crate timertask_core as timertask;
@@ -73,9 +73,10 @@ pub enum Scope {
 ///
 /// // Elsewhere, on the same ledger:
 /// let operator = Operator::new(ledger, Default::default());
-/// operator.pause_all(&Asked::new("ana", "the database moves tonight")?, None)?;
+/// let ana = Asked::new("ana", "the database moves tonight")?;
+/// operator.pause_all(&ana, None)?;
 /// assert_eq!(operator.all_paused()?.unwrap().by, "ana");
-/// operator.resume_all(Resume::FromNow, None)?;
+/// operator.resume_all(&ana, Resume::FromNow, None)?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -141,7 +142,8 @@ impl Operator {
     }
 
     /// Ends the pause of a plan: the one that you saw, if `seen` names one, else the one that is in force now. What fell
-    /// into the pause is accounted for or made up as `how` says. A pause of all stays.
+    /// into the pause is accounted for or made up as `how` says. A pause of all stays. Who ended it and why is a line of this
+    /// process's log, with the pause that it was: the ledger keeps no pause that is over.
     ///
     /// Where a call fails halfway the plan stays paused; repeat it.
     ///
@@ -150,8 +152,14 @@ impl Operator {
     ///
     /// # Blocking
     /// A few calls of the store.
-    pub fn resume(&self, plan: &str, how: Resume, seen: Option<&Pause>) -> Result<Resumed, OperateError> {
-        self.desk().resume(&self.desk().plan(plan)?, how, seen)
+    pub fn resume(
+        &self,
+        plan: &str,
+        asked: &Asked,
+        how: Resume,
+        seen: Option<&Pause>,
+    ) -> Result<Resumed, OperateError> {
+        self.desk().resume(&self.desk().plan(plan)?, asked, how, seen)
     }
 
     /// Ends the pause of all, as [`resume`](Self::resume) does that of one plan. Plans that are paused by themselves stay
@@ -165,8 +173,8 @@ impl Operator {
     ///
     /// # Blocking
     /// A few calls of the store for every 500 plans that the ledger knows.
-    pub fn resume_all(&self, how: Resume, seen: Option<&Pause>) -> Result<Resumed, OperateError> {
-        self.desk().resume_all(how, seen)
+    pub fn resume_all(&self, asked: &Asked, how: Resume, seen: Option<&Pause>) -> Result<Resumed, OperateError> {
+        self.desk().resume_all(asked, how, seen)
     }
 
     /// The pause of a plan by itself, whether or not all are paused.

@@ -111,13 +111,19 @@ impl Desk<'_> {
         Ok(Paused { scope: self.scope, pause, already: state.applied == Applied::Unchanged })
     }
 
-    pub(crate) fn resume(&self, key: &PlanKey, how: Resume, seen: Option<&Pause>) -> Result<Resumed, OperateError> {
+    pub(crate) fn resume(
+        &self,
+        key: &PlanKey,
+        asked: &Asked,
+        how: Resume,
+        seen: Option<&Pause>,
+    ) -> Result<Resumed, OperateError> {
         let (row, now) = self.row(key)?;
         let outcome = match to_end(row.pause.as_ref(), seen) {
             Err(outcome) => outcome,
             Ok(pause) => self.end(key, row, now, Ended { pause, lapsed: false }, how)?,
         };
-        Ok(Resumed { scope: self.scope, outcome })
+        Ok(self.resumed(key, asked, outcome))
     }
 
     /// Ends the pauses of plans whose own end has passed, as these rows show them with the time at which they were read.
@@ -161,7 +167,7 @@ impl Desk<'_> {
         Ok(outcome(state.applied, state.row, ended.pause))
     }
 
-    pub(crate) fn resume_all(&self, how: Resume, seen: Option<&Pause>) -> Result<Resumed, OperateError> {
+    pub(crate) fn resume_all(&self, asked: &Asked, how: Resume, seen: Option<&Pause>) -> Result<Resumed, OperateError> {
         let (state, _) = self.ask_one(&self.whole(), PlanOp::Read)?;
         let there = state.row.and_then(|row| row.pause);
         let outcome = match to_end(there.as_ref(), seen) {
@@ -178,7 +184,16 @@ impl Desk<'_> {
                 }
             }
         };
-        Ok(Resumed { scope: self.scope, outcome })
+        Ok(self.resumed(&self.whole(), asked, outcome))
+    }
+
+    /// A row keeps no pause that is over: who ended it, and why, stands in the log.
+    fn resumed(&self, key: &PlanKey, asked: &Asked, outcome: ResumeOutcome) -> Resumed {
+        if let ResumeOutcome::Ended(pause) = &outcome {
+            let what = key.plan.as_ref().map_or_else(|| "all plans".to_owned(), |plan| format!("plan {plan:?}"));
+            log::info!(target: "timertask::engine", "{what} resumed by {asked}; was {pause}");
+        }
+        Resumed { scope: self.scope, outcome }
     }
 
     /// Moves the cursors of plans on to where they are wanted, and accounts for what lies between as paused, in one range

@@ -64,10 +64,16 @@ impl Scheduler {
     ///
     /// # Blocking
     /// A few calls of the store.
-    pub fn resume(&self, plan: &str, how: Resume, seen: Option<&Pause>) -> Result<Resumed, SchedulerError> {
+    pub fn resume(
+        &self,
+        plan: &str,
+        asked: &Asked,
+        how: Resume,
+        seen: Option<&Pause>,
+    ) -> Result<Resumed, SchedulerError> {
         self.inner.operate(|desk| {
             let key = desk.plan(plan)?;
-            let resumed = desk.resume(&key, how, seen)?;
+            let resumed = desk.resume(&key, asked, how, seen)?;
             self.inner.resumed(key.plan, &resumed);
             Ok(resumed)
         })
@@ -80,9 +86,9 @@ impl Scheduler {
     ///
     /// # Blocking
     /// A few calls of the store for every 500 plans that the ledger knows.
-    pub fn resume_all(&self, how: Resume, seen: Option<&Pause>) -> Result<Resumed, SchedulerError> {
+    pub fn resume_all(&self, asked: &Asked, how: Resume, seen: Option<&Pause>) -> Result<Resumed, SchedulerError> {
         self.inner.operate(|desk| {
-            let resumed = desk.resume_all(how, seen)?;
+            let resumed = desk.resume_all(asked, how, seen)?;
             self.inner.resumed(None, &resumed);
             Ok(resumed)
         })
@@ -233,10 +239,6 @@ impl Inner {
 
     /// A pause is over, of this plan or of all: what waits for that is looked at.
     fn resumed(&self, plan: Option<PlanId>, resumed: &Resumed) {
-        if let ResumeOutcome::Ended(pause) = &resumed.outcome {
-            let instance = &self.shared.config.instance;
-            log::info!(target: "timertask::engine", "{instance}: {} resumed; was {pause}", named(plan.as_ref()));
-        }
         let pause = match &resumed.outcome {
             ResumeOutcome::Ended(_) | ResumeOutcome::NotPaused => None,
             ResumeOutcome::Another(pause) => Some(Arc::clone(pause)),

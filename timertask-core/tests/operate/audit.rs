@@ -52,7 +52,7 @@ fn each_expected_slot_has_its_one_state() {
     clock.advance(secs(5 * 60 + 5));
     a.pause("p", &ana(), None).unwrap();
     clock.advance(secs(10));
-    a.resume("p", Resume::FromNow, None).unwrap();
+    a.resume("p", &ana(), Resume::FromNow, None).unwrap();
     clock.advance(secs(60));
     a.pause("p", &ana(), None).unwrap();
     clock.advance(secs(60));
@@ -105,7 +105,7 @@ fn what_is_due_and_has_no_record_waits_and_then_stands_out() {
     let paused = operator.pause("p", &ana(), None).unwrap();
     assert_eq!(state("00:03:00"), AuditState::Waiting(Waits::Pause));
     assert_eq!(state("00:05:00"), AuditState::Waiting(Waits::Pause));
-    operator.resume("p", Resume::CatchUp, Some(&paused.pause)).unwrap();
+    operator.resume("p", &ana(), Resume::CatchUp, Some(&paused.pause)).unwrap();
     // Both are laid to rest; the gap is left.
     let b = start(Scheduler::builder(recorder(&log)), &clock, &ledger);
     b.reconcile([Plan::new("other", "@hourly")]).unwrap();
@@ -324,7 +324,7 @@ fn the_audit_agrees_with_an_independent_check_of_the_store() {
                 1 if !cluster.lives(index) => cluster.restart(index),
                 2 if cluster.lives(index) => drop(cluster.scheduler(index).pause_all(&ana(), None).unwrap()),
                 3 if cluster.lives(index) => {
-                    drop(cluster.scheduler(index).resume_all(Resume::FromNow, None).unwrap());
+                    drop(cluster.scheduler(index).resume_all(&ana(), Resume::FromNow, None).unwrap());
                 }
                 _ => {}
             }

@@ -33,7 +33,7 @@ fn a_paused_plan_starts_nothing_and_from_now_makes_nothing_up() {
     }
     assert_eq!(story(&ledger, "p"), ["00:01:00 succeeded"], "paused slots wait, and nothing is written about them");
     // Resumed by another process, in the midst of a start window.
-    let resumed = operator(&ledger).resume("p", Resume::FromNow, Some(&paused.pause)).unwrap();
+    let resumed = operator(&ledger).resume("p", &ana(), Resume::FromNow, Some(&paused.pause)).unwrap();
     assert_eq!(resumed.outcome, ResumeOutcome::Ended(paused.pause));
     clock.advance(secs(90));
     assert_eq!(log.take(), ["p 00:12:00"]);
@@ -52,7 +52,7 @@ fn catch_up_leaves_the_gap_to_the_plans_policy_and_starts_what_is_live_at_once()
     clock.advance(secs(600));
     log.take();
     // The slot of 00:11:00 is still in its start window.
-    operator(&ledger).resume("p", Resume::CatchUp, Some(&paused.pause)).unwrap();
+    operator(&ledger).resume("p", &ana(), Resume::CatchUp, Some(&paused.pause)).unwrap();
     clock.advance(secs(11));
     assert!(log.lines().contains(&"p 00:11:00".to_owned()), "within a sweep: {:?}", log.lines());
     clock.advance(secs(40));
@@ -88,7 +88,7 @@ fn a_pause_of_all_covers_plans_that_are_added_later_and_lets_every_policy_wait()
         assert!(story(&ledger, id).is_empty(), "{id}: {:?}", story(&ledger, id));
     }
     assert_eq!(operator(&ledger).all_paused().unwrap(), Some(paused.pause.clone()));
-    let resumed = a.resume_all(Resume::FromNow, None).unwrap();
+    let resumed = a.resume_all(&ana(), Resume::FromNow, None).unwrap();
     assert_eq!((resumed.outcome, resumed.scope), (ResumeOutcome::Ended(paused.pause), Scope::Shared));
     clock.advance(secs(60));
     let mut ran = log.take();
@@ -101,7 +101,7 @@ fn a_pause_of_all_covers_plans_that_are_added_later_and_lets_every_policy_wait()
     // One that is paused by itself stays so, and what fell into the pause of all is its own to account for.
     assert_eq!(a.plan("own").unwrap().unwrap().status, PlanStatus::Paused);
     assert!(story(&ledger, "own").is_empty());
-    a.resume("own", Resume::FromNow, None).unwrap();
+    a.resume("own", &ana(), Resume::FromNow, None).unwrap();
     clock.advance(secs(60));
     assert_eq!(story(&ledger, "own"), ["00:00:01..00:11:05 paused × 11", "00:12:00 succeeded"]);
 }
@@ -190,7 +190,7 @@ fn a_plan_can_be_paused_in_the_moment_in_which_it_is_installed() {
         clock.advance(secs(70));
         assert_eq!(log.lines(), ["q 00:01:00"], "waited: {wait}");
         assert_eq!(a.plan("p").unwrap().unwrap().status, PlanStatus::Paused);
-        a.resume("p", Resume::FromNow, None).unwrap();
+        a.resume("p", &ana(), Resume::FromNow, None).unwrap();
         clock.advance(secs(60));
         assert!(log.lines().contains(&"p 00:02:00".to_owned()));
     }
@@ -209,7 +209,7 @@ fn a_slot_that_was_given_back_before_the_pause_waits_and_is_not_started_from_now
             if all { a.pause_all(&ana(), None) } else { a.pause("p", &ana(), None) }.unwrap();
             clock.advance(secs(300));
             assert_eq!(story(&ledger, "p"), ["00:01:00 open"], "{how:?}, all: {all}");
-            if all { a.resume_all(how, None) } else { a.resume("p", how, None) }.unwrap();
+            if all { a.resume_all(&ana(), how, None) } else { a.resume("p", &ana(), how, None) }.unwrap();
             clock.advance(secs(80));
             let first = if how == Resume::FromNow { "00:01:00 not started (paused)" } else { "00:01:00 succeeded" };
             let told = story(&ledger, "p");
@@ -250,7 +250,7 @@ fn what_was_started_before_the_pause_is_not_paused_slots() {
     a.pause("p", &ana(), None).unwrap();
     clock.advance(secs(300));
     assert_eq!(story(&ledger, "p"), ["00:01:00 open"]);
-    a.resume("p", Resume::FromNow, None).unwrap();
+    a.resume("p", &ana(), Resume::FromNow, None).unwrap();
     clock.advance(secs(15));
     assert_eq!(story(&ledger, "p")[0], "00:01:00 succeeded");
     assert_eq!(log.lines(), ["p 00:01:00"]);
@@ -274,9 +274,9 @@ fn resume_accounts_before_it_resumes_and_can_be_repeated_after_any_crash() {
                 let operator = Operator::new(faulty.clone(), Namespace::default());
                 let resume = || {
                     if all {
-                        operator.resume_all(Resume::FromNow, None)
+                        operator.resume_all(&ana(), Resume::FromNow, None)
                     } else {
-                        operator.resume("p", Resume::FromNow, None)
+                        operator.resume("p", &ana(), Resume::FromNow, None)
                     }
                 };
                 let fault = if lost { Fault::LostAnswer } else { Fault::Error(StoreErrorKind::Unreachable) };
@@ -320,7 +320,7 @@ fn a_cursor_that_moves_meanwhile_is_followed() {
     let claims =
         move || assert!(matches!(inner.claim(std::slice::from_ref(&backfill)).unwrap().value[0], Claim::Granted(_)));
     faulty.on(Call::Plan).nth(2, Fault::before(claims));
-    Operator::new(faulty, Namespace::default()).resume("p", Resume::FromNow, None).unwrap();
+    Operator::new(faulty, Namespace::default()).resume("p", &ana(), Resume::FromNow, None).unwrap();
     assert_eq!(story(&ledger, "p"), ["00:01:00 running", "00:01:01..00:10:05 paused × ?"]);
 }
 
@@ -331,14 +331,14 @@ fn a_resume_ends_the_pause_that_was_seen_and_no_other() {
     let a = start(Scheduler::builder(recorder(&log)), &clock, &ledger);
     a.reconcile([minutely("p")]).unwrap();
     clock.advance(secs(1));
-    assert_eq!(a.resume("p", Resume::FromNow, None).unwrap().outcome, ResumeOutcome::NotPaused);
-    assert_eq!(a.resume_all(Resume::FromNow, None).unwrap().outcome, ResumeOutcome::NotPaused);
+    assert_eq!(a.resume("p", &ana(), Resume::FromNow, None).unwrap().outcome, ResumeOutcome::NotPaused);
+    assert_eq!(a.resume_all(&ana(), Resume::FromNow, None).unwrap().outcome, ResumeOutcome::NotPaused);
     let first = a.pause("p", &ana(), None).unwrap().pause;
     assert!(a.pause("p", &Asked::new("bo", "too").unwrap(), None).unwrap().already);
-    a.resume("p", Resume::FromNow, Some(&first)).unwrap();
+    a.resume("p", &ana(), Resume::FromNow, Some(&first)).unwrap();
     clock.advance(secs(1));
     let second = a.pause("p", &Asked::new("bo", "again").unwrap(), None).unwrap().pause;
-    let refused = a.resume("p", Resume::FromNow, Some(&first)).unwrap().outcome;
+    let refused = a.resume("p", &ana(), Resume::FromNow, Some(&first)).unwrap().outcome;
     assert_eq!(refused, ResumeOutcome::Another(Arc::clone(&second)));
     assert_eq!(row(&ledger, "p").unwrap().pause, Some(second));
     let before = a.pause("p", &ana(), Some(t("00:00:01").to_datetime() - TimeDelta::seconds(1)));
@@ -348,7 +348,7 @@ fn a_resume_ends_the_pause_that_was_seen_and_no_other() {
     assert!(matches!(a.pause("", &ana(), None), Err(SchedulerError::Operate(OperateError::Id(_)))));
     a.close(secs(1)).unwrap();
     assert!(matches!(a.pause("p", &ana(), None), Err(SchedulerError::Stopped)));
-    assert!(matches!(a.resume_all(Resume::FromNow, None), Err(SchedulerError::Stopped)));
+    assert!(matches!(a.resume_all(&ana(), Resume::FromNow, None), Err(SchedulerError::Stopped)));
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn with_a_mutex_alone_a_pause_is_this_processes_own_and_says_so() {
     clock.advance(secs(60));
     assert_eq!(log.take(), ["p 00:01:00"], "the other one is not paused");
     assert_eq!((each[0].stats().started, each[1].stats().started), (0, 1));
-    assert_eq!(each[0].resume("p", Resume::FromNow, None).unwrap().scope, Scope::Process);
+    assert_eq!(each[0].resume("p", &ana(), Resume::FromNow, None).unwrap().scope, Scope::Process);
     assert_eq!(
         each[0].audit("p", t("00:00:00").to_datetime(), t("00:01:00").to_datetime()).unwrap().scope,
         Scope::Process
@@ -391,17 +391,17 @@ fn under_random_pauses_and_crashes_every_promise_holds() {
                 0 => drop(scheduler.pause("p0", &ana(), None).unwrap()),
                 1 => drop(scheduler.pause("p1", &ana(), until).unwrap()),
                 2 => drop(scheduler.pause_all(&ana(), until).unwrap()),
-                3 => drop(scheduler.resume("p0", Resume::FromNow, None).unwrap()),
-                4 => drop(scheduler.resume_all(Resume::CatchUp, None).unwrap()),
-                5 => drop(scheduler.resume("p0", Resume::CatchUp, None).unwrap()),
+                3 => drop(scheduler.resume("p0", &ana(), Resume::FromNow, None).unwrap()),
+                4 => drop(scheduler.resume_all(&ana(), Resume::CatchUp, None).unwrap()),
+                5 => drop(scheduler.resume("p0", &ana(), Resume::CatchUp, None).unwrap()),
                 6 => cluster.kill(index),
                 _ => {}
             }
             cluster.advance(secs(20 + 20 * (dice % 4)));
         }
         (0..3).filter(|i| !cluster.lives(*i)).collect::<Vec<_>>().into_iter().for_each(|i| cluster.restart(i));
-        cluster.scheduler(0).resume("p0", Resume::FromNow, None).unwrap();
-        cluster.scheduler(0).resume_all(Resume::FromNow, None).unwrap();
+        cluster.scheduler(0).resume("p0", &ana(), Resume::FromNow, None).unwrap();
+        cluster.scheduler(0).resume_all(&ana(), Resume::FromNow, None).unwrap();
         cluster.advance(secs(300));
         let summary = cluster.check();
         assert!(summary.in_ranges > 0 && summary.started > 9, "seed {seed}: {summary:?}");

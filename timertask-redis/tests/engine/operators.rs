@@ -72,7 +72,7 @@ fn a_pause_survives_restarts_of_instances_and_server_and_nothing_of_it_is_made_u
     let why = c.why(PAUSED);
     let Some(Reason::Paused { pause, all: false }) = why.reasons.first() else { panic!("{why}") };
     assert_eq!((pause, &*pause.by), (&paused, "ana"));
-    let resumed = operator.resume(PAUSED, Resume::FromNow, Some(&paused)).unwrap().outcome;
+    let resumed = operator.resume(PAUSED, &ana(), Resume::FromNow, Some(&paused)).unwrap().outcome;
     assert_eq!(resumed, ResumeOutcome::Ended(paused));
     let cursor = until(|| (slots(&store, PAUSED).len() > before + 1).then_some(SystemClock.now()));
     let audit = b.audit(PAUSED, from, cursor.to_datetime()).unwrap();
