@@ -21,7 +21,7 @@ pub enum CatchUp {
     Latest,
     /// They are made up, old to new, at most the newest `cap`.
     All {
-        /// The most slots that are made up for one gap. 0 counts as [`CatchUp::None`].
+        /// The most slots that are made up for one gap, at most 10,000. 0 counts as [`CatchUp::None`].
         cap: u32,
     },
 }

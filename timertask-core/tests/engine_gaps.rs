@@ -119,6 +119,29 @@ fn fault_24_a_year_of_missed_seconds_costs_a_few_calls_and_rows() {
     }
 }
 
+#[test]
+fn no_cap_makes_a_year_of_missed_seconds_long_to_look_through() {
+    let clock = FakeClock::new();
+    let ledger = ledger(&clock);
+    let year = secs(365 * 86_400);
+    let plan = || Plan::new("p", "* * * * * *").catch_up(CatchUp::All { cap: u32::MAX }).catch_up_window(year * 2);
+    let log = Log::default();
+    let first = start(Scheduler::builder(recorder(&log)), &clock, &ledger);
+    first.reconcile([plan()]).unwrap();
+    clock.advance(secs(10));
+    first.close(secs(1)).unwrap();
+    clock.advance(year);
+    log.take();
+    let second = start(Scheduler::builder(recorder(&log)), &clock, &ledger);
+    second.reconcile([plan()]).unwrap();
+    clock.advance(secs(10));
+    assert!(log.len() >= 12, "live slots, and some that are made up: {:?}", log.lines());
+    // All but 10,000 of what was missed was dropped, in the first step.
+    let cursor = row(&ledger, "p").unwrap().cursor;
+    let behind = timertask_core::Clock::now(&*clock).since(cursor.timestamp());
+    assert!((secs(9_900)..=secs(10_100)).contains(&behind), "{behind:?}");
+}
+
 fn scheduler_calls(scheduler: &Scheduler) -> u64 {
     scheduler.stats().store_calls
 }

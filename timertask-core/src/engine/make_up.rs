@@ -14,6 +14,8 @@ use crate::time::{Timestamp, Trigger};
 
 /// The most that a range record counts; beyond it the count is left out.
 pub(super) const COUNT: u64 = 1_000_000;
+/// The most slots that a cap can ask for: they are looked for one by one, on the thread that renews leases, too.
+const MOST: u32 = 10_000;
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -52,7 +54,7 @@ pub(super) fn make_up(shared: &Shared, plan: &Arc<Installed>, cursor: Trigger, g
             }
             gap.closed
         }
-        CatchUp::All { cap } => nth_back(schedule, gap.upto, cap, gap.missed.max(oldest)),
+        CatchUp::All { cap } => nth_back(schedule, gap.upto, cap.min(MOST), gap.missed.max(oldest)),
     };
     if gap.closed < oldest {
         return drop_upto(gap.closed, NotStarted::OutsideWindow);
