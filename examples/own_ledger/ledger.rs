@@ -49,6 +49,14 @@ impl Tables {
         self.slots.values().filter(move |row| row.key.plan == *plan)
     }
 
+    /// A slot's row. One that was asked for by a request is found by that alone, and keeps the instant of the first time.
+    fn slot(&self, key: &SlotKey) -> Option<&SlotRow> {
+        match &key.request {
+            None => self.slots.get(key),
+            Some(_) => self.of(&key.plan).find(|row| row.key.request == key.request),
+        }
+    }
+
     /// Writes what the rules decided, all of it.
     fn write(&mut self, plan: &PlanKey, change: Change) {
         let ranges = self.ranges.entry(plan.clone()).or_default();
@@ -73,7 +81,7 @@ impl Ledger for OwnLedger {
 
     fn plan(&self, requests: &[(PlanKey, PlanOp)]) -> Outcome<Vec<PlanState>> {
         self.each(requests, |now, tables, (key, op)| {
-            let slot = |at: Trigger, request| tables.slots.get(&SlotKey { plan: key.clone(), at, request });
+            let slot = |at: Trigger, request| tables.slot(&SlotKey { plan: key.clone(), at, request });
             let (mut taken, mut row) = (Vec::new(), None);
             match op {
                 PlanOp::Account { cover: Cover::Rows(slots) | Cover::Slots(slots, _), .. } => {
@@ -92,14 +100,15 @@ impl Ledger for OwnLedger {
     fn claim(&self, requests: &[ClaimRequest]) -> Outcome<Vec<Claim>> {
         self.each(requests, |now, tables, request| {
             let (key, plan) = (&request.key, &request.key.plan);
-            let running: Vec<SlotRow> =
-                tables.of(plan).filter(|row| row.state == SlotState::Running && row.key != *key).cloned().collect();
+            let slot = tables.slot(key);
+            let others = tables.of(plan).filter(|row| slot.is_none_or(|slot| slot.key != row.key));
+            let running: Vec<SlotRow> = others.filter(|row| row.state == SlotState::Running).cloned().collect();
             let older: Vec<SlotRow> = running.iter().filter(|row| row.key.at < key.at).cloned().collect();
             let whole = PlanKey::whole(plan.namespace.clone());
             let rows = ClaimRows {
                 plan: tables.plans.get(plan),
                 all_paused: tables.plans.get(&whole).is_some_and(|row| row.pause.is_some()),
-                slot: tables.slots.get(key),
+                slot,
                 running: running.len(),
                 older: &older,
                 newest_started: tables.of(plan).rev().find(|row| rules::started(now, row)).map(|row| row.key.at),
@@ -112,7 +121,7 @@ impl Ledger for OwnLedger {
 
     fn renew(&self, terms: &[Term], ttl: Duration) -> Outcome<Vec<Renewal>> {
         self.each(terms, |now, tables, term| {
-            let (renewal, row) = rules::renew(now, term, ttl, tables.slots.get(&term.key));
+            let (renewal, row) = rules::renew(now, term, ttl, tables.slot(&term.key));
             tables.slots.extend(row.map(|row| (row.key.clone(), row)));
             renewal
         })
@@ -121,7 +130,7 @@ impl Ledger for OwnLedger {
     fn end(&self, requests: &[EndRequest]) -> Outcome<Vec<Ended>> {
         self.each(requests, |now, tables, request| {
             let plan = &request.key.plan;
-            let (ended, change) = rules::end(now, request, tables.slots.get(&request.key), tables.plans.get(plan));
+            let (ended, change) = rules::end(now, request, tables.slot(&request.key), tables.plans.get(plan));
             tables.write(plan, change);
             ended
         })
@@ -156,10 +165,9 @@ impl Ledger for OwnLedger {
                 }
                 answer
             }
-            Query::Slots(keys) => Page {
-                slots: keys.iter().filter_map(|key| tables.slots.get(key)).cloned().collect(),
-                ..Page::default()
-            },
+            Query::Slots(keys) => {
+                Page { slots: keys.iter().filter_map(|key| tables.slot(key)).cloned().collect(), ..Page::default() }
+            }
             Query::Plans { namespace, after, limit } => {
                 let here = |(key, _): &(&PlanKey, &PlanRow)| {
                     key.namespace == *namespace && key.plan.is_some() && key.plan > *after
