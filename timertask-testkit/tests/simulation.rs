@@ -8,7 +8,7 @@ use timertask_core::clock::{Clock, SystemClock};
 use timertask_testkit::simulation::{self, Tally};
 
 /// Runs in an ordinary test run.
-const RUNS: u64 = 1500;
+const RUNS: u64 = 3000;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().and_then(|text| text.parse().ok())

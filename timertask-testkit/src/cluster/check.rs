@@ -337,7 +337,13 @@ impl Evidence<'_> {
                         summary.oldest_pending = Some(summary.oldest_pending.map_or(at, |there| there.min(at)));
                         // The newest slot of a queue has a start window from when its plan is free; what was missed comes after.
                         let free = free_since.saturating_add(expected.start_window);
-                        let overdue = |since: Timestamp| now > closes.max(since).max(free).saturating_add(GRACE);
+                        // Who has just come, or come back, doesn't know since when the plan has been free.
+                        let overdue = |since: Timestamp| {
+                            now > closes
+                                .max(since.saturating_add(expected.start_window))
+                                .max(free)
+                                .saturating_add(GRACE)
+                        };
                         if !busy && cared_for_since.is_some_and(overdue) {
                             let text = format!("unaccounted at {now}; the cursor is {}", plan.row.cursor);
                             found.push(Violation::of_slot(Promise::Accounted, &slot_of(plan, at), text));
