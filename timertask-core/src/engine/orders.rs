@@ -24,10 +24,14 @@ impl Orders {
         self.waiting.push_back(candidate);
     }
 
-    /// Takes those that there are workers for.
+    /// Takes those that there are workers for; one that may not wait, only where a worker is free.
     pub(super) fn take(&mut self, shared: &Shared, chosen: &mut Vec<Candidate>) {
-        let permits = shared.pool.room_for_orders(shared.clock.monotonic());
-        while chosen.len() < permits
+        let mono = shared.clock.monotonic();
+        let has_room = |candidate: &Candidate, chosen: usize| {
+            let may_wait = candidate.order().is_none_or(|order| order.until > mono);
+            chosen < shared.pool.room_for_orders(mono, may_wait)
+        };
+        while self.waiting.front().is_some_and(|candidate| has_room(candidate, chosen.len()))
             && let Some(mut candidate) = self.waiting.pop_front()
         {
             let Some(order) = candidate.order().cloned() else { continue };

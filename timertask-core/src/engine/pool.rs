@@ -101,10 +101,10 @@ impl Pool {
     }
 
     /// How many runs that operators wait for may be asked for. Where runs queue in this process anyway, they go to the front
-    /// of the queue.
-    pub(crate) fn room_for_orders(&self, mono: Duration) -> usize {
+    /// of the queue, if they may wait there.
+    pub(crate) fn room_for_orders(&self, mono: Duration, may_wait: bool) -> usize {
         let workers = self.signals.len();
-        if self.exclusive && self.queued() > 0 {
+        if self.exclusive && may_wait && self.queued() > 0 {
             return workers;
         }
         workers.saturating_sub(self.busy() + self.retries.ready(mono))

@@ -209,6 +209,28 @@ fn from_inside_a_job_it_runs_where_a_worker_is_free_and_else_is_refused_at_once(
 }
 
 #[test]
+fn from_inside_a_job_it_does_not_queue_behind_others() {
+    let clock = FakeClock::new();
+    let (log, scheduler) = (Log::default(), Arc::new(OnceLock::<Scheduler>::new()));
+    let (inner, handle) = (log.clone(), Arc::clone(&scheduler));
+    let job = move |run: &Run| {
+        if run.plan() == "0" {
+            let answer = handle.get().unwrap().run_now("p", &now("a"));
+            inner.add(answer.map_or_else(|error| error.to_string(), |accepted| accepted.standing.to_string()));
+        } else {
+            inner.add(run.plan());
+        }
+        Ok(())
+    };
+    // With a ledger of its own the scheduler claims ahead: the others are queued already.
+    let s = Scheduler::builder(job).concurrency(1).clock(clock.clone()).start().unwrap();
+    s.reconcile((0..3).map(|n| minutely(&n.to_string())).chain([Plan::new("p", "0 2 * * *")])).unwrap();
+    assert!(scheduler.set(s).is_ok());
+    clock.advance(secs(61));
+    assert_eq!(log.lines(), ["no worker got free within 0ns", "1", "2"]);
+}
+
+#[test]
 fn a_callback_of_the_engine_is_refused_and_does_not_wait_for_itself() {
     struct Asks(Log, OnceLock<Scheduler>);
     impl timertask_core::Observer for Asks {
