@@ -8,8 +8,8 @@ use common::*;
 use std::sync::Arc;
 use std::time::Duration;
 use timertask_core::{
-    Asked, BoxError, Event, Jobs, MemLedger, Namespace, Observer, Operator, Plan, PlanId, Resume, Run, RunKind,
-    RunOutcome, Scheduler, StoreErrorKind,
+    Asked, BoxError, Event, Jobs, MemLedger, Namespace, Observer, Operator, Plan, PlanId, RequestId, Resume, Run,
+    RunKind, RunOutcome, Scheduler, StoreErrorKind,
 };
 use timertask_testkit::{Call, FakeClock, Fault, Faulty};
 
@@ -213,6 +213,18 @@ fn the_log_tells_who_resumed_what_and_why() {
         assert_eq!(heard.iter().filter(|line| line.starts_with(&begin)).count(), 1, "{what}: {heard:#?}");
     }
     assert!(!heard.iter().any(|line| line.contains("resumed by eve")), "there was nothing left to resume");
+}
+
+#[test]
+fn the_log_tells_who_withdrew_a_backfill_and_why() {
+    listen();
+    let clock = FakeClock::new();
+    let scheduler = Scheduler::builder(|_: &Run| Ok(())).clock(clock.clone()).instance("one").start().unwrap();
+    let id = RequestId::new("last-week").unwrap();
+    scheduler.withdraw("sums", &id, &Asked::new("bo", "the wrong week").unwrap()).unwrap();
+    let heard = HEARD.lock().unwrap_or_else(|e| e.into_inner()).clone();
+    let told = "one: backfill last-week of plan \"sums\" withdrawn by bo: the wrong week";
+    assert_eq!(heard.iter().filter(|line| line.ends_with(told)).count(), 1, "{heard:#?}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::clock::{Signal, Until, Wake};
 use crate::key::{Nonce, PlanKey, RequestId, SlotKey};
-use crate::seam::{Board, PlanOp, Posting, PostingKind, Query, SlotState};
+use crate::seam::{Asked, Board, PlanOp, Posting, PostingKind, Query, SlotState};
 use crate::time::Timestamp;
 
 /// How often an answer is looked for.
@@ -107,17 +107,21 @@ impl Operator {
         prospects(&judge, what.range(), |query| self.ledger.read(query))
     }
 
-    /// Takes back a backfill: see [`Scheduler::withdraw`](crate::Scheduler::withdraw). Whether it was still on the board.
+    /// Takes back a backfill: see [`Scheduler::withdraw`](crate::Scheduler::withdraw). Whether it was still on the board. Who
+    /// asked for it, and why, is told in the log.
     ///
     /// # Errors
     /// [`OperateError`].
     ///
     /// # Blocking
     /// A call of the store.
-    pub fn withdraw(&self, plan: &str, backfill: &RequestId) -> Result<bool, OperateError> {
+    pub fn withdraw(&self, plan: &str, backfill: &RequestId, asked: &Asked) -> Result<bool, OperateError> {
         let board = self.board()?;
         let Some(plan) = self.desk().plan(plan)?.plan else { return Ok(false) };
         let taken = board.take(&self.namespace, PostingKind::Request, &backfill_key(&plan, backfill))?;
+        if taken.value.is_some() {
+            log::info!(target: "timertask::engine", "backfill {backfill} of plan {plan:?} withdrawn by {asked}");
+        }
         Ok(taken.value.is_some())
     }
 

@@ -15,7 +15,7 @@ use crate::operate::notice::{Notice, Wish};
 use crate::operate::{
     Accepted, BACKFILL_STAYS, Backfill, Backfilling, OperateError, Prospect, RunNow, Standing, prospects,
 };
-use crate::seam::{PostingKind, Query, SlotState};
+use crate::seam::{Asked, PostingKind, Query, SlotState};
 
 impl Scheduler {
     /// Runs a plan that is installed here now, besides its schedule, on this instance. It is a slot of its own, named by the
@@ -82,14 +82,14 @@ impl Scheduler {
     }
 
     /// Takes back a backfill: what it has not started will not be. Other instances learn of it within a sweep (10 s). What
-    /// runs goes on; a [`cancel`](Self::cancel) tells it to stop.
+    /// runs goes on; a [`cancel`](Self::cancel) tells it to stop. Who asked for it, and why, is told in the log.
     ///
     /// # Errors
     /// [`SchedulerError`].
     ///
     /// # Blocking
     /// A call of the store.
-    pub fn withdraw(&self, plan: &str, backfill: &RequestId) -> Result<(), SchedulerError> {
+    pub fn withdraw(&self, plan: &str, backfill: &RequestId, asked: &Asked) -> Result<(), SchedulerError> {
         self.inner.running()?;
         let shared = &self.inner.shared;
         let plan = crate::key::PlanId::new(plan).map_err(OperateError::from)?;
@@ -99,6 +99,8 @@ impl Scheduler {
         if let Some(taken) = shared.on_board("take", |board| board.take(namespace, PostingKind::Request, &key)) {
             let _ = taken.map_err(OperateError::from)?;
         }
+        let instance = &shared.config.instance;
+        log::info!(target: "timertask::engine", "{instance}: backfill {backfill} of plan {plan:?} withdrawn by {asked}");
         Ok(())
     }
 }

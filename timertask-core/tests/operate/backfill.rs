@@ -252,10 +252,10 @@ fn a_backfill_that_is_withdrawn_starts_nothing_more() {
         assert_eq!(before, &GAP[..2]);
         if by_operator {
             let operator = Operator::of_store(cluster.store(), Namespace::default());
-            assert!(operator.withdraw("p", &id).unwrap());
-            assert!(!operator.withdraw("p", &id).unwrap());
+            assert!(operator.withdraw("p", &id, &ana()).unwrap());
+            assert!(!operator.withdraw("p", &id, &ana()).unwrap());
         } else {
-            cluster.scheduler(0).withdraw("p", &id).unwrap();
+            cluster.scheduler(0).withdraw("p", &id, &ana()).unwrap();
         }
         cluster.advance(secs(400));
         assert_eq!(starts(&cluster), before);
