@@ -136,7 +136,13 @@ fn two_instances_count_by_plan_and_outcome_and_an_observer_comes_to_the_same() {
     stores.iter().for_each(|store| store.cut_off());
     clock.advance(secs(15 * 60));
     stores.iter().for_each(|store| store.heal());
-    clock.advance(secs(5 * 60 + 45));
+    clock.advance(secs(5 * 60));
+    // As a run of 25 seconds begins on it, which therefore outlives its lease.
+    let begun = || counting[0].get("started", "overlaps");
+    let before = begun();
+    while begun() == before {
+        clock.advance(secs(1));
+    }
     views[0].freeze();
     clock.advance(secs(5 * 60));
     views[0].thaw();
@@ -147,7 +153,7 @@ fn two_instances_count_by_plan_and_outcome_and_an_observer_comes_to_the_same() {
     assert!(both(|s| s.succeeded) > 90 && both(|s| s.failed) > 40, "{:?} {:?}", a.stats(), b.stats());
     assert!(both(|s| s.failed_tries) >= 2 * both(|s| s.failed));
     assert!(both(|s| s.yielded) > 50 && both(|s| s.missed) > 20 && both(|s| s.dropped) > 0);
-    assert!(both(|s| s.orphaned) + both(|s| s.lease_lost) > 0, "{:?} {:?}", a.stats(), b.stats());
+    assert!(b.stats().orphaned > 0 && a.stats().lease_lost > 0, "{:?} {:?}", a.stats(), b.stats());
     let reason = |reason| a.stats().not_started_by.of(reason) + b.stats().not_started_by.of(reason);
     assert!(reason(NotStarted::Overlap) > 50 && reason(NotStarted::OverCap) > 0 && reason(NotStarted::TooLate) > 0);
     // As many slots as the ledger has on record, each counted by one of them.

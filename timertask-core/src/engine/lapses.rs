@@ -1,7 +1,7 @@
 //! Pauses whose own end has passed: whichever instance sees one first ends it, naming it, and accounts for what fell into
 //! it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::make_up::count;
@@ -19,8 +19,8 @@ const BACK_OFF: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(crate) struct Lapses {
-    /// Plans, with their rows as they were seen, and when.
-    plans: HashMap<PlanId, (PlanRow, Timestamp)>,
+    /// Plans, with their rows as they were seen, and when; in the order of their ids, as the same seed does the same.
+    plans: BTreeMap<PlanId, (PlanRow, Timestamp)>,
     all: Option<EndOfAll>,
     not_before: Duration,
 }

@@ -1,6 +1,6 @@
 //! Stopping plans for a while, and what becomes of the slots that fell into it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -137,7 +137,7 @@ impl Desk<'_> {
             let ended = Ended { pause, lapsed: true };
             Some((key, row, ended.upto(now), ended))
         };
-        let (mut skips, mut ends) = (Vec::new(), HashMap::new());
+        let (mut skips, mut ends) = (Vec::new(), BTreeMap::new());
         for (key, row, upto, ended) in plans.into_iter().filter_map(lapsed) {
             self.rest_open_of(&key, upto)?;
             skips.push((key.clone(), row, upto));

@@ -11,4 +11,5 @@ mod healthy;
 mod network;
 mod operators;
 mod outages;
+mod policies;
 mod service;
