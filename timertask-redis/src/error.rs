@@ -30,6 +30,11 @@ impl Fault {
         Self::new(StoreErrorKind::Corrupt, what)
     }
 
+    /// A value that the server answered as it stands there, and that is none. What was asked for may have been carried out.
+    pub(crate) fn damaged(what: impl Into<String>) -> Self {
+        Self::corrupt(what).unknown_outcome()
+    }
+
     /// An answer that does not have the shape it must have. What was asked for has most likely been carried out.
     pub(crate) fn nonsense(what: impl Into<String>) -> Self {
         Self::new(StoreErrorKind::Internal, what).unknown_outcome()

@@ -232,22 +232,22 @@ fn maybe_trigger(reply: &mut Reply) -> Result<Option<Trigger>, Fault> {
         "" => Ok(None),
         text => match text.parse() {
             Ok(secs) => Ok(Some(Trigger::from_secs(secs))),
-            Err(_) => Err(Fault::nonsense(format!("{text:?} is no trigger point"))),
+            Err(_) => Err(Fault::damaged(format!("{text:?} is no trigger point"))),
         },
     }
 }
 
 fn ending(reply: &mut Reply) -> Result<Ending, Fault> {
-    Ending::from_code(reply.number()?).ok_or_else(|| Fault::nonsense("an ending that is none"))
+    Ending::from_code(reply.number()?).ok_or_else(|| Fault::damaged("an ending that is none"))
 }
 
 fn not_started(reply: &mut Reply) -> Result<NotStarted, Fault> {
-    NotStarted::from_code(reply.number()?).ok_or_else(|| Fault::nonsense("a reason that is none"))
+    NotStarted::from_code(reply.number()?).ok_or_else(|| Fault::damaged("a reason that is none"))
 }
 
 fn slot_state(reply: &mut Reply) -> Result<SlotState, Fault> {
     let (code, how) = (reply.text()?, reply.text()?);
-    state(&code, &how).ok_or_else(|| Fault::nonsense("a state that is none"))
+    state(&code, &how).ok_or_else(|| Fault::damaged("a state that is none"))
 }
 
 #[cfg(test)]

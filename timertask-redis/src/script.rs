@@ -207,7 +207,7 @@ impl Reply {
     pub(crate) fn text(&mut self) -> Result<String, Fault> {
         match self.0.next() {
             Some(Value::BulkString(bytes)) => {
-                String::from_utf8(bytes).map_err(|_| Fault::corrupt("a text is not UTF-8").unknown_outcome())
+                String::from_utf8(bytes).map_err(|_| Fault::damaged("a text is not UTF-8"))
             }
             Some(_) => Err(Fault::nonsense("the answer holds something else than texts")),
             None => Err(Fault::nonsense("the answer is cut short")),
@@ -216,7 +216,7 @@ impl Reply {
 
     pub(crate) fn number<T: std::str::FromStr>(&mut self) -> Result<T, Fault> {
         let text = self.text()?;
-        text.parse().map_err(|_| Fault::nonsense(format!("{text:?} is not a number of the answer")))
+        text.parse().map_err(|_| Fault::damaged(format!("{text:?} is not a number of the answer")))
     }
 
     pub(crate) fn is_at_end(&self) -> bool {

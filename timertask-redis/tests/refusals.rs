@@ -9,10 +9,10 @@ use std::error::Error;
 use std::time::Duration;
 
 use common::*;
-use timertask_core::key::{Fence, Nonce};
+use timertask_core::key::{Fence, Nonce, PlanKey};
 use timertask_core::seam::{
-    Board, Claim, Cover, Durability, EndOp, EndRequest, Ended, Ending, Ledger, Mutex, NotStarted, PlanOp, Query,
-    Refusal, Retention, SlotState, StoreError, StoreErrorKind, Term,
+    Board, Claim, ClaimRequest, Cover, Durability, EndOp, EndRequest, Ended, Ending, Gate, Ledger, Mutex, NotStarted,
+    PlanOp, Query, Refusal, Retention, SlotState, StoreError, StoreErrorKind, Term,
 };
 use timertask_core::time::Trigger;
 use timertask_redis::Redis;
@@ -353,4 +353,167 @@ fn a_trigger_point_beyond_the_layout_is_refused() {
     let unknown = claim(&store, &request(&plan_key("unknown"), 1, 1));
     assert_eq!(unknown, Claim::Refused(Refusal::Unknown));
     assert_eq!(store.list(&plan_key("p").namespace, timertask_core::seam::PostingKind::View).unwrap().value, []);
+}
+
+/// Numbers from a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from((self.0 >> 33) % n as u64).unwrap()
+    }
+
+    fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len())]
+    }
+}
+
+/// What does not belong into any field of a row: none of it is the code of a state.
+const GARBAGE: [&[u8]; 12] = [
+    b"-1",
+    b"255",
+    b"nan",
+    b"inf",
+    b"1e9",
+    b"0x1",
+    b" ",
+    b"9223372036854775808",
+    b"99999999999999999999999999999999999999",
+    b"\xc3\x28",
+    b"\0",
+    b"2026-01-01T00:00:00Z",
+];
+
+/// A row of which a field was replaced, doubled or lost, two were exchanged (but for the first, which is the state: a row
+/// that stands in another state is a row like any other), or that was cut off, or has become something else.
+fn damaged(row: &[u8], dice: &mut Dice) -> Vec<u8> {
+    let mut fields: Vec<&[u8]> = row.split(|byte| *byte == b'\n').collect();
+    // What a row says first matters most.
+    let at = if dice.below(3) == 0 { 0 } else { dice.below(fields.len()) };
+    let other = dice.below(fields.len());
+    match dice.below(6) {
+        0 => fields[at] = dice.pick::<&[u8]>(&GARBAGE),
+        1 => fields.insert(at, fields[at]),
+        2 => drop(fields.remove(at)),
+        3 if at > 0 && other > 0 => fields.swap(at, other),
+        4 => return row[..dice.below(row.len().max(1))].to_vec(),
+        _ => return dice.pick::<&[u8]>(&GARBAGE).to_vec(),
+    }
+    fields.join(&b'\n')
+}
+
+/// Damages one of the values, and says which and how. A row of a slot that is gone altogether is no damage that a store could
+/// see.
+fn damage_one(raw: &mut redis::Connection, dice: &mut Dice) -> (String, String) {
+    let rows = if dice.below(2) == 0 { "*:slots:*" } else { "*" };
+    let mut keys: Vec<String> = redis::cmd("KEYS").arg(rows).query(raw).unwrap();
+    keys.sort();
+    let key = dice.pick(&keys).clone();
+    let kind: String = redis::cmd("TYPE").arg(&key).query(raw).unwrap();
+    if dice.below(8) == 0 {
+        let () = redis::cmd("SET").arg(&key).arg("of another type").query(raw).unwrap();
+        return (key, "another type".to_owned());
+    }
+    let how = if kind == "hash" {
+        let mut fields: Vec<Vec<u8>> = redis::cmd("HKEYS").arg(&key).query(raw).unwrap();
+        fields.sort();
+        let field = dice.pick(&fields).clone();
+        let row: Vec<u8> = redis::cmd("HGET").arg(&key).arg(&field).query(raw).unwrap();
+        let row = damaged(&row, dice);
+        let _: i64 = redis::cmd("HSET").arg(&key).arg(&field).arg(&row).query(raw).unwrap();
+        format!("{:?} = {:?}", String::from_utf8_lossy(&field), String::from_utf8_lossy(&row))
+    } else {
+        let members: Vec<Vec<u8>> = redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).query(raw).unwrap();
+        let member = dice.pick(&members).clone();
+        let lost = dice.below(2) == 0;
+        if lost {
+            let _: i64 = redis::cmd("ZREM").arg(&key).arg(&member).query(raw).unwrap();
+        }
+        let more = damaged(&member, dice);
+        let _: i64 = redis::cmd("ZADD").arg(&key).arg(dice.below(3)).arg(&more).query(raw).unwrap();
+        format!("{:?} beside {:?} (lost: {lost})", String::from_utf8_lossy(&more), String::from_utf8_lossy(&member))
+    };
+    (key, how)
+}
+
+/// Everything that an engine asks of a store. The errors, each with what was asked.
+fn ask_for_all(store: &Redis, plan: &PlanKey, terms: &[(Term, i64)]) -> Vec<(&'static str, StoreError)> {
+    let (namespace, after) = (plan.namespace.clone(), Trigger::from_secs(0));
+    let upto = Trigger::from_secs(1 << 40);
+    let mut errors = Vec::new();
+    let lapsed = Query::Lapsed { namespace: namespace.clone(), max_skew: Duration::ZERO, after: None, limit: 10 };
+    let history = Query::History { plan: plan.clone(), after, upto, page: None, limit: 10 };
+    let plans = Query::Plans { namespace, after: None, limit: 10 };
+    for query in [lapsed, Query::Unfinished { plan: plan.clone(), limit: 10 }, history, plans] {
+        errors.extend(store.read(&query).err().map(|error| ("read", error)));
+    }
+    for op in [PlanOp::Read, PlanOp::SetBack { max_skew: Duration::ZERO }] {
+        errors.extend(store.plan(&[(plan.clone(), op)]).err().map(|error| ("plan", error)));
+    }
+    for (term, _) in terms {
+        let renewed = store.renew(std::slice::from_ref(term), Duration::from_secs(30));
+        errors.extend(renewed.err().map(|error| ("renew", error)));
+        let expire = EndOp::Expire { attempts_allowed: 1 };
+        let ended = store.end(&[EndRequest { key: term.key.clone(), fence: term.fence, op: expire }]);
+        errors.extend(ended.err().map(|error| ("end", error)));
+    }
+    let keep = Retention { age: None, count: Some(1_000), keep_last: 10 };
+    errors.extend(store.purge(plan, keep, 9).err().map(|error| ("purge", error)));
+    errors
+}
+
+/// Of 400 kinds of damage none starts a slot a second time, and all that is told is that the values are corrupt, or not ours.
+#[test]
+fn damaged_values_never_start_a_slot_a_second_time() {
+    let server = Server::start(&[]);
+    let store = server.connect();
+    let (plan, sound) = (plan_key("p"), plan_key("sound"));
+    let (mut seen, mut unseen) = (0, 0);
+    for seed in 1..=400 {
+        let () = server.tell(&["FLUSHALL"]);
+        let now = open(&store, &plan).max(open(&store, &sound));
+        let run = |plan, at, nonce| {
+            let request = request(plan, at, nonce);
+            let grant = grant(&store, &request);
+            (Term { key: request.key.clone(), nonce: request.nonce, fence: grant.fence }, request, grant)
+        };
+        let running = run(&plan, now + 1, 1);
+        let over = run(&plan, now + 2, 2);
+        let other = run(&sound, now + 1, 3);
+        for (_, request, grant) in [&over, &other] {
+            assert!(matches!(store.end(&[success(request, grant)]).unwrap().value[0], Ended::Recorded(_)));
+        }
+        let (key, how) = damage_one(&mut server.raw(), &mut Dice(seed));
+        let context = format!("seed {seed}: {key}: {how}");
+
+        let terms = [(running.0, now + 1), (over.0, now + 2)];
+        let mut errors = ask_for_all(&store, &plan, &terms);
+        for (_, at) in &terms {
+            // Of a slot that counted as open by mistake, starts would be left.
+            let again = ClaimRequest { attempts_allowed: 9, gate: Gate::Force, ..request(&plan, *at, 77) };
+            match store.claim(&[again]) {
+                Ok(answer) => assert!(!matches!(answer.value[0], Claim::Granted(_)), "{context}: started again"),
+                Err(error) => errors.push(("claim", error)),
+            }
+        }
+        if errors.is_empty() {
+            unseen += 1
+        } else {
+            seen += 1
+        }
+        // A key of another type is taken for another program's.
+        let foreign = how == "another type";
+        let kind = if foreign { StoreErrorKind::Misconfigured } else { StoreErrorKind::Corrupt };
+        for (asked, error) in &errors {
+            assert_eq!(error.kind(), kind, "{context}: {asked}: {}", everything_said(error));
+        }
+        // What lies in another bucket is not touched by it.
+        if !key.starts_with(&bucket(&sound)) && !key.contains(":all}") {
+            let again = claim(&store, &request(&sound, now + 1, 78));
+            assert_eq!(again, Claim::Ended(Ending::Succeeded), "{context}");
+        }
+    }
+    println!("{seen} damages were told, {unseen} changed no answer");
+    assert!(seen > 150, "{seen} told, {unseen} not");
 }
