@@ -19,7 +19,8 @@ impl Operator {
     /// Asks whichever instance has the plan installed to run it now: see
     /// [`Scheduler::run_now`](crate::Scheduler::run_now). Instances look at the board every ten seconds; one takes the request
     /// up, and takes it off once it is answered. A request that nobody answers within [`RunNow::within`] is taken back; one
-    /// that was left behind by a process that died ends by then, too.
+    /// that was left behind by a process that died ends by then, too. Where two instances find a request at once, one starts it,
+    /// and the answer may be the other's: that it runs already, or has ended.
     ///
     /// # Errors
     /// [`OperateError`]. Nothing runs then; but an instance that was about to start the run as the request was taken back

@@ -144,8 +144,10 @@ fn another_process_asks_for_a_run_and_for_slots_of_the_past_and_each_starts_once
     let operator = Operator::of_store(store.clone(), Namespace::default()).clock(FAST);
     let how = RunNow::new(ana()).id(RequestId::new("a/\\{b}\u{e9}").unwrap());
     let first = operator.run_now("p", &how).unwrap();
-    assert_eq!(first.standing, Standing::Started);
     let ended = Standing::Ended(Ending::Succeeded);
+    // Both may find the request on the board. The one that comes second tells how far the first one's run is, and its answer
+    // may be the one that is read.
+    assert!([Standing::Started, Standing::Running, ended].contains(&first.standing), "{:?}", first.standing);
     let again = until(|| a.run_now("p", &how).ok().filter(|again| again.standing == ended));
     assert_eq!((again.slot, operator.run_now("p", &how).unwrap().standing), (first.slot.clone(), ended));
 
